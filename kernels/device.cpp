@@ -1,0 +1,36 @@
+#include "lockstep/kernels/device.h"
+
+#include <charconv>
+
+#include "absl/strings/str_cat.h"
+#include "lockstep/kernels/error.h"
+
+namespace lockstep {
+
+std::string Device::name() const { return is_cpu() ? "cpu" : absl::StrCat("cuda:", index); }
+
+Device parse_device(std::string_view text) {
+  if (text == "cpu") return kCpu;
+  if (text == "cuda") return {DeviceType::kCuda, 0};
+  constexpr std::string_view kPrefix = "cuda:";
+  if (text.starts_with(kPrefix)) {
+    int index = -1;
+    const char* end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(text.data() + kPrefix.size(), end, index);
+    if (error == std::errc() && stop == end && index >= 0) return {DeviceType::kCuda, index};
+  }
+  throw Error(ErrorCode::kInvalidArgument, "device",
+              std::string("want cpu, cuda or cuda:N, got '").append(text).append("'"));
+}
+
+int device_count(DeviceType type) { return type == DeviceType::kCpu ? 1 : 0; }
+
+void require_device(Device device, std::string_view op) {
+  const int count = device_count(device.type);
+  if (device.index < count) return;
+  throw Error(ErrorCode::kDevice, op,
+              absl::StrCat("want device ", device.name(), ", but this build of Lockstep sees ",
+                           count, " CUDA devices; use device cpu"));
+}
+
+}  // namespace lockstep

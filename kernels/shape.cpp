@@ -1,0 +1,102 @@
+#include "lockstep/kernels/shape.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "lockstep/kernels/error.h"
+
+namespace lockstep {
+
+std::string to_string(const Shape& shape) {
+  return absl::StrCat("(", absl::StrJoin(shape, ", "), ")");
+}
+
+int64_t numel(const Shape& shape, std::string_view op) {
+  constexpr int64_t kLimit = std::numeric_limits<int64_t>::max() / 16;
+  int64_t count = 1;
+  bool fits = true;
+  bool empty = false;
+  for (int64_t size : shape) {
+    check(size >= 0, op,
+          [&] { return absl::StrCat("want sizes of 0 and more, got ", to_string(shape)); });
+    empty = empty || size == 0;
+    fits = fits && (size == 0 || count <= kLimit / size);
+    if (fits && size > 0) count *= size;
+  }
+  if (empty) return 0;
+  check(fits, op, [&] {
+    return absl::StrCat("the number of elements of shape ", to_string(shape),
+                        " does not fit 64 bits");
+  });
+  return count;
+}
+
+Strides contiguous_strides(const Shape& shape) {
+  Strides strides(shape.size());
+  int64_t step = 1;
+  for (size_t i = shape.size(); i-- > 0;) {
+    strides[i] = step;
+    step *= std::max<int64_t>(shape[i], 1);
+  }
+  return strides;
+}
+
+Strides channels_last_strides(const Shape& shape) {
+  check(shape.size() == 4, "channels_last", [&] {
+    return absl::StrCat("want a shape (N, C, H, W), got ", to_string(shape));
+  });
+  const int64_t c = std::max<int64_t>(shape[1], 1);
+  const int64_t h = std::max<int64_t>(shape[2], 1);
+  const int64_t w = std::max<int64_t>(shape[3], 1);
+  return {h * w * c, 1, w * c, c};
+}
+
+namespace {
+
+bool matches(const Shape& shape, const Strides& strides, const Strides& wanted) {
+  for (size_t i = 0; i < shape.size(); ++i) {
+    if (shape[i] == 0) return true;
+  }
+  for (size_t i = 0; i < shape.size(); ++i) {
+    if (shape[i] != 1 && strides[i] != wanted[i]) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+bool is_contiguous(const Shape& shape, const Strides& strides) {
+  return matches(shape, strides, contiguous_strides(shape));
+}
+
+bool is_channels_last(const Shape& shape, const Strides& strides) {
+  return shape.size() == 4 && matches(shape, strides, channels_last_strides(shape));
+}
+
+Shape broadcast_shapes(const Shape& a, const Shape& b, std::string_view op) {
+  const Shape& longer = a.size() >= b.size() ? a : b;
+  const Shape& shorter = a.size() >= b.size() ? b : a;
+  Shape out = longer;
+  const size_t offset = longer.size() - shorter.size();
+  for (size_t i = 0; i < shorter.size(); ++i) {
+    const int64_t x = longer[offset + i];
+    const int64_t y = shorter[i];
+    check(x == y || x == 1 || y == 1, op, [&] {
+      return absl::StrCat("want shapes that broadcast, got ", to_string(a), " and ", to_string(b));
+    });
+    out[offset + i] = x == 1 ? y : x;
+  }
+  return out;
+}
+
+int64_t normalize_dim(int64_t dim, int64_t rank, std::string_view op) {
+  const int64_t limit = std::max<int64_t>(rank, 1);
+  check(dim >= -limit && dim < limit, op, [&] {
+    return absl::StrCat("want a dimension from ", -limit, " to ", limit - 1, ", got ", dim);
+  });
+  return dim < 0 ? dim + limit : dim;
+}
+
+}  // namespace lockstep
