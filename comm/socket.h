@@ -32,6 +32,7 @@ class Fd {
   int get() const { return fd_; }
   explicit operator bool() const { return fd_ >= 0; }
   int release() { return std::exchange(fd_, -1); }
+  // Closes the descriptor, if there is one.
   void reset();
 
  private:
@@ -51,8 +52,9 @@ std::string to_string(const Endpoint& endpoint);
 // True for 127.0.0.0/8, ::1 and localhost, by their text alone.
 bool is_loopback(std::string_view host);
 
-// All sockets below are non-blocking and closed on exec; connections have TCP_NODELAY.
-// `op` is the public call that wants the socket; it begins the message of an Error.
+// All sockets below are non-blocking and closed on exec; connections have TCP_NODELAY, and
+// keep-alive that notices within half a minute when the other host is gone. `op` is the public call
+// that wants the socket; it begins the message of an Error.
 
 // Listens on `host` (empty: every interface, IPv4 and IPv6) and `port` (0: a free one). Throws
 // kIo that names the address, the port and the way out where the port is in use.
@@ -68,10 +70,16 @@ Fd accept_tcp(const Fd& listener, Deadline deadline, std::string_view op);
 // of descriptors or memory; a stranger that connected and left is nothing.
 Fd try_accept(const Fd& listener, std::string_view op);
 
+// One try at each address of the host; an empty Fd and the reason where none takes it.
+Fd try_connect_tcp(const Endpoint& endpoint, Deadline deadline, std::string_view op,
+                   std::string& reason);
 // Tries every address of the host, again and again while nobody listens there yet, until the
 // deadline: then throws kTimeout with the address, the port and the last reason. A host name that
 // does not resolve is tried again too: a cluster's names may come up late.
 Fd connect_tcp(const Endpoint& endpoint, Deadline deadline, std::string_view op);
+
+// True once there is something to read, an end of file or an error; false at the deadline.
+bool wait_readable(const Fd& fd, Deadline deadline);
 
 // Reads or writes exactly `bytes`. Throws kTimeout at the deadline, kPeerLost where the other side
 // closed or reset the connection, kIo otherwise; `who` names the other side in the message.
