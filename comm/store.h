@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -96,9 +97,13 @@ class Store {
   const Endpoint& endpoint() const { return endpoint_; }
 
  private:
-  Fd take_connection(Deadline deadline, std::string_view op);
-  // Sends one request and returns the reply's payload; at the deadline gives up at the server.
-  std::string call(std::string_view op, std::string request, Deadline deadline);
+  class Lease;
+
+  // Sends one request and returns the reply's value, or throws the error it says. With `wait`, the
+  // server is told to give up once that long has passed.
+  std::string call(std::string_view op, const std::string& frame,
+                   std::optional<std::chrono::milliseconds> wait = std::nullopt);
+  void throw_if_closed(std::string_view op) const;  // REQUIRES: mutex_ held
 
   const Endpoint endpoint_;
   const std::string token_;
