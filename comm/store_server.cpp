@@ -308,9 +308,10 @@ class Loop {
     throw Error(ErrorCode::kCorrupt, "store", "an unknown request");
   }
 
-  void set(Connection& c, const std::string& key, std::string value) {
+  // Keeps the value, gives `reply` to who sent it, and the value to those who waited for it.
+  void set(Connection& c, const std::string& key, std::string value, std::string_view reply = "") {
     const std::string& kept = values_[key] = std::move(value);
-    answer(c, "");
+    answer(c, reply);
     const auto found = waiters_.find(key);
     if (found == waiters_.end()) return;
     const std::set<int64_t> waiters = std::move(found->second);
@@ -341,7 +342,8 @@ class Loop {
           c, ErrorCode::kInvalidArgument,
           concat("counter \"", key, "\" is ", value, "; adding ", delta, " does not fit 64 bits"));
     }
-    set(c, key, std::to_string(sum));
+    const std::string text = std::to_string(sum);
+    set(c, key, text, text);
   }
 
   void enter_barrier(int64_t id, Connection& c, const std::string& name, int rank, int size) {
