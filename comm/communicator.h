@@ -1,0 +1,142 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "lockstep/comm/store.h"
+#include "lockstep/comm/world.h"
+#include "lockstep/kernels/dtype.h"
+#include "lockstep/kernels/fold.h"
+
+namespace lockstep::comm {
+
+// kSum, kAvg, kMin, kMax, kProduct; what each does to each dtype is said in kernels/fold.h.
+using ReduceOp = kernels::FoldOp;
+
+class OperationQueue;
+struct Operation;
+
+// A collective that was started. Cheap to copy; all copies stand for the same collective, and may
+// outlive their communicator. One that was default-constructed is done.
+class Work {
+ public:
+  Work() = default;
+
+  // Returns once this rank's part is complete and its buffers may be read, written and freed. May
+  // run the collective in the calling thread. Throws what went wrong, on every call.
+  void wait();
+  // Finished or failed: wait() will not wait.
+  bool done() const;
+
+ private:
+  friend class Communicator;
+  Work(std::shared_ptr<OperationQueue> queue, std::shared_ptr<Operation> operation);
+
+  std::shared_ptr<OperationQueue> queue_;
+  std::shared_ptr<Operation> operation_;
+};
+
+struct Options {
+  // "thread", "shm" or "tcp". Empty: LOCKSTEP_TRANSPORT, or else shm where all ranks are on one
+  // host and tcp where they are not.
+  std::string transport;
+  // "ring", "two_shot" or "one_shot". Empty: LOCKSTEP_ALGO, or else the fastest for each size.
+  std::string algorithm;
+  // How long a collective waits for other ranks. Zero: default_timeout().
+  std::chrono::milliseconds timeout{0};
+  // Tells apart the groups that one store serves. Groups of one name are told apart by the order
+  // in which each rank makes them.
+  std::string name = "world";
+};
+
+// A group of ranks that communicate. All ranks make the same calls in the same order.
+//
+// Collectives are asynchronous: a call only queues, and one thread per communicator runs the queue
+// in call order, unless a caller in Work::wait() is there first. Buffers are host memory, belong to
+// the caller, and must stay as they are until wait() returns. `send` and `recv` are the same
+// address (in place) or do not overlap. Counts are elements; zero elements are in sequence and
+// otherwise nothing.
+//
+// The result is the same bits on every rank, and depends on the inputs, the number of ranks, the
+// count, the dtype and the op alone (docs/collectives.md).
+//
+// Errors come from Work::wait(): kMismatch where ranks disagree about a collective (it says which
+// rank asked for what), kPeerLost where a rank died or left, kTimeout naming the ranks that did
+// not come in time, kCancelled after abort(). After any of these all later work fails with the
+// first error, and the contents of the buffers are undefined. A call itself throws
+// kInvalidArgument where its arguments have no meaning, and leaves the communicator as it was.
+//
+// Thread safety: one thread at a time calls collectives; Work and abort() may be used from any.
+class Communicator {
+ public:
+  // Cancels what has not finished, bounded in time. Ranks that need this one afterwards have
+  // kPeerLost.
+  ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  int rank() const;
+  int size() const;
+
+  // recv[i] = the fold of every rank's send[i].
+  Work all_reduce(const void* send, void* recv, int64_t count, DType dtype, ReduceOp op);
+  // recv[i] = the fold of every rank's send[rank * count_per_rank + i]. In place where
+  // recv == send + rank * count_per_rank.
+  Work reduce_scatter(const void* send, void* recv, int64_t count_per_rank, DType dtype,
+                      ReduceOp op);
+  // recv[r * count_per_rank + i] = rank r's send[i]. In place where
+  // send == recv + rank * count_per_rank.
+  Work all_gather(const void* send, void* recv, int64_t count_per_rank, DType dtype);
+  // Every rank's data becomes root's.
+  Work broadcast(void* data, int64_t count, DType dtype, int root);
+  // Completes once every rank has called it.
+  Work barrier();
+
+  // Memory of at least `bytes` bytes, zero at first and aligned to a page, that the transport
+  // reduces without copies; other memory works everywhere too, and is slower under shm. Local: the
+  // other ranks need not call it, and need not use their own such memory in the same way. Stays
+  // valid after the communicator is gone. Throws Error(kOutOfMemory).
+  std::shared_ptr<void> allocate(size_t bytes);
+
+  // "thread", "shm" or "tcp".
+  std::string transport() const;
+  std::chrono::milliseconds timeout() const;
+
+  // Local and bounded, from any thread: pending and later work of this rank fails with kCancelled
+  // and `why`. The other ranks find out when they next need this one: kPeerLost with `why`.
+  void abort(std::string why);
+
+ private:
+  friend struct CommunicatorMaker;
+  Communicator(int rank, int size, std::chrono::milliseconds timeout,
+               std::shared_ptr<OperationQueue> queue);
+
+  const int rank_;
+  const int size_;
+  const std::chrono::milliseconds timeout_;
+  const std::shared_ptr<OperationQueue> queue_;
+};
+
+// The group of all ranks, from the environment (world.h); of this process alone where there is no
+// environment. Tells kernels how many ranks share this machine's cores (set_local_ranks). Every
+// rank calls it. Throws what connect() throws.
+std::shared_ptr<Communicator> init(const Options& options = {});
+
+// The group of the ranks of `world`, who meet in `store`; every rank calls it, and where it fails
+// on one rank it fails on all. `store` may be null for a world of one. Throws kInvalidArgument for
+// an unknown transport or algorithm (the message lists the names), kTimeout naming the ranks that
+// did not come, kPeerLost, kMismatch, kIo, kOutOfMemory.
+std::shared_ptr<Communicator> connect(const World& world, std::shared_ptr<Store> store,
+                                      const Options& options = {});
+
+// Runs fn as each rank of a group of n, on n threads of this process, and returns when all have
+// ended. The transport is "thread" unless options or LOCKSTEP_TRANSPORT name another; "shm" and
+// "tcp" take the same way through segments and sockets as between processes. Where ranks throw, the
+// others' work is cancelled, and the error that was thrown first is rethrown.
+void run_ranks(int n, const std::function<void(Communicator&)>& fn, const Options& options = {});
+
+}  // namespace lockstep::comm
