@@ -87,7 +87,7 @@ struct Edge {
 };
 
 // One recorded op. Library-internal.
-struct Node {
+struct Node : std::enable_shared_from_this<Node> {
   std::string_view op;
   uint64_t sequence = 0;  // grows with time: every node is younger than those it came from
   Shape shape;            // of the result
@@ -121,10 +121,14 @@ Tensors grad(const Tensors& outputs, const Tensors& inputs, const Tensors& gradi
 
 // Runs `callback` once in this thread at the end of the innermost backward() that is running, after
 // the last gradient was accumulated. What it throws comes out of backward(). It is dropped when
-// that backward fails first. Throws Error(kInvalidArgument) outside of backward.
+// that backward fails first. Throws Error(kInvalidArgument) unless in_backward().
 void queue_backward_callback(std::function<void()> callback);
 
-// True inside backward() or grad() of this thread.
+// True inside backward() of this thread, where leaves accumulate; not inside grad().
 bool in_backward();
+
+// Inside a backward function: whether the gradient of input `index` has somewhere to go. An
+// expensive one need not be computed otherwise.
+bool wants_gradient(size_t index);
 
 }  // namespace lockstep

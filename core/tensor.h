@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <iosfwd>
 #include <initializer_list>
 #include <memory>
 #include <span>
@@ -28,6 +29,7 @@ struct Storage {
   Device device;
   std::atomic<uint64_t> version{0};
   std::atomic<const char*> last_change{"creation"};  // the op that changed it last; static strings
+  std::atomic<int64_t> views{0};                     // tensors that view() ops and detach() made
 };
 
 // What to make a tensor of.
@@ -115,8 +117,9 @@ class Tensor {
   template <class T>
   std::vector<T> to_vector() const;
 
-  // Copies values and dtype-converts them; the graph does not see it. Counts as a change in place.
-  // Throws Error(kInvalidArgument) on a shape that does not broadcast to this one.
+  // Copies values and converts their dtype. The graph does not see these two: on a tensor that
+  // requires a gradient they are an Error(kInvalidArgument) outside of NoGrad, as is a shape that
+  // does not broadcast to this one. They count as a change in place.
   void copy_(const Tensor& source);
   void fill_(double value);
   void zero_() { fill_(0); }
@@ -190,6 +193,9 @@ class Tensor {
   std::shared_ptr<TensorImpl> impl_;
 };
 
+// Writes to_string().
+std::ostream& operator<<(std::ostream& stream, const Tensor& tensor);
+
 // The array behind a handle. Library-internal; tensors share it, its fields are Tensor's to change.
 struct TensorImpl {
   std::shared_ptr<Storage> storage;
@@ -208,6 +214,18 @@ struct TensorImpl {
     std::function<void(const Tensor&)> after_accumulation;
   };
   std::vector<Hook> hooks;  // of a leaf; those of a result live in its node
+
+  bool is_view = false;  // counted in storage->views
+
+  TensorImpl() = default;
+  TensorImpl(const TensorImpl&) = delete;
+  TensorImpl& operator=(const TensorImpl&) = delete;
+  ~TensorImpl() { set_view(false); }
+
+  void set_view(bool on) {
+    if (on != is_view) storage->views.fetch_add(on ? 1 : -1, std::memory_order_relaxed);
+    is_view = on;
+  }
 
   void* data() const {
     return static_cast<char*>(storage->memory.get()) + offset * static_cast<int64_t>(size_of(dtype));

@@ -1,0 +1,300 @@
+#include "lockstep/core/engine.h"
+
+#include <algorithm>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "lockstep/core/ops/elementwise.h"
+#include "lockstep/core/ops/reduce.h"
+#include "lockstep/core/ops/shape_ops.h"
+
+namespace lockstep {
+namespace engine {
+namespace {
+
+absl::string_view view_of(std::string_view text) { return {text.data(), text.size()}; }
+
+// The sum of the gradients that reached a place so far.
+class Sum {
+ public:
+  void add(const Tensor& gradient) {
+    if (!value_.defined()) {
+      value_ = gradient;
+    } else if (owned_ && !grad_enabled()) {
+      value_.add_(gradient);
+    } else {
+      value_ = value_ + gradient;
+      owned_ = true;
+    }
+  }
+  Tensor take() { return std::move(value_); }
+
+ private:
+  Tensor value_;
+  bool owned_ = false;  // value_ is a sum made here, which nobody else holds
+};
+
+class Run {
+ public:
+  Run(BackwardOptions options, const Tensors* inputs) : options_(options), inputs_(inputs) {
+    options_.retain_graph = options_.retain_graph || options_.create_graph;
+    if (inputs_ == nullptr) return;
+    found_.resize(inputs_->size());
+    for (size_t i = 0; i < inputs_->size(); ++i) {
+      const Tensor& input = (*inputs_)[i];
+      check(input.requires_grad(), "grad", [&] {
+        return absl::StrCat("want inputs that require a gradient, input ", i, " does not");
+      });
+      wanted_[place(edge_of(input))].push_back(i);
+    }
+  }
+
+  Tensors run(const Tensors& outputs, const Tensors& gradients);
+  bool accumulates() const { return inputs_ == nullptr; }
+
+  std::shared_ptr<Node> current;
+  std::vector<std::function<void()>> callbacks;
+
+ private:
+  struct Leaf {
+    std::shared_ptr<TensorImpl> impl;
+    int64_t uses = 0;  // edges that have not been seen yet
+    Sum sum;
+  };
+
+  static const void* place(const Edge& edge) {
+    return edge.node != nullptr ? static_cast<const void*>(edge.node.get()) : edge.leaf.get();
+  }
+  bool is_wanted(const void* place) const { return inputs_ == nullptr || wanted_.contains(place); }
+
+  void discover(const Edge& root);
+  void keep_what_leads_to_inputs();
+  void visit(Node& node);
+  void send(const Edge& edge, const Tensor& gradient);
+  void finish(Leaf& leaf);
+  void accumulate(TensorImpl& leaf, const Tensor& gradient) const;
+  void give(const void* place, const Tensor& gradient);
+
+  BackwardOptions options_;
+  const Tensors* inputs_;
+  Tensors found_;
+  absl::flat_hash_map<const void*, std::vector<size_t>> wanted_;
+  std::vector<Node*> nodes_;  // held by the graph, which the outputs hold
+  absl::flat_hash_map<const Node*, Sum> sums_;
+  absl::flat_hash_map<const TensorImpl*, Leaf> leaves_;
+};
+
+thread_local Run* running = nullptr;
+
+// Restores the run that was going on around this one.
+class Scope {
+ public:
+  explicit Scope(Run* run) : outer_(running) { running = run; }
+  ~Scope() { running = outer_; }
+  Scope(const Scope&) = delete;
+  Scope& operator=(const Scope&) = delete;
+
+ private:
+  Run* outer_;
+};
+
+Tensor first_gradient(const Tensor& output, const Tensor& given, size_t i) {
+  if (!given.defined()) {
+    check(output.numel() == 1, "backward", [&] {
+      return absl::StrCat("want a gradient for output ", i, " of shape ",
+                          to_string(output.shape()), "; only one element has an implied one of 1");
+    });
+    NoGrad no_grad;
+    return ones_like(output);
+  }
+  check_same("backward", output, given);
+  check(given.shape() == output.shape(), "backward", [&] {
+    return absl::StrCat("want a gradient of shape ", to_string(output.shape()), " for output ", i,
+                        ", got ", to_string(given.shape()));
+  });
+  return given;
+}
+
+Tensors Run::run(const Tensors& outputs, const Tensors& gradients) {
+  check(gradients.empty() || gradients.size() == outputs.size(), "backward", [&] {
+    return absl::StrCat("want no gradient or one for each of ", outputs.size(), " outputs, got ",
+                        gradients.size());
+  });
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    check(outputs[i].requires_grad(), "backward", [&] {
+      return absl::StrCat("output ", i, " needs no gradient: no op that made it was recorded from "
+                          "a tensor that requires one");
+    });
+    discover(edge_of(outputs[i]));
+  }
+  if (inputs_ != nullptr) keep_what_leads_to_inputs();
+
+  const GradMode mode(options_.create_graph);
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    send(edge_of(outputs[i]),
+         first_gradient(outputs[i], gradients.empty() ? Tensor() : gradients[i], i));
+  }
+  // A node is younger than the nodes it came from, so youngest first has every gradient complete.
+  std::sort(nodes_.begin(), nodes_.end(),
+            [](const Node* a, const Node* b) { return a->sequence > b->sequence; });
+  for (Node* node : nodes_) visit(*node);
+  for (size_t i = 0; i < callbacks.size(); ++i) callbacks[i]();  // a callback may queue another
+  return std::move(found_);
+}
+
+void Run::discover(const Edge& root) {
+  std::vector<const Edge*> stack = {&root};
+  while (!stack.empty()) {
+    const Edge& edge = *stack.back();
+    stack.pop_back();
+    if (edge.leaf != nullptr) {
+      Leaf& leaf = leaves_[edge.leaf.get()];
+      leaf.impl = edge.leaf;
+      ++leaf.uses;
+    } else if (edge.node != nullptr && sums_.try_emplace(edge.node.get()).second) {
+      nodes_.push_back(edge.node.get());
+      for (const Edge& input : edge.node->inputs) stack.push_back(&input);
+    }
+  }
+}
+
+void Run::keep_what_leads_to_inputs() {
+  std::sort(nodes_.begin(), nodes_.end(),
+            [](const Node* a, const Node* b) { return a->sequence < b->sequence; });
+  absl::flat_hash_map<const void*, bool> leads;
+  for (const Node* node : nodes_) {
+    bool any = is_wanted(node);
+    for (const Edge& edge : node->inputs) {
+      if (edge.leaf != nullptr) any = any || is_wanted(edge.leaf.get());
+      if (edge.node != nullptr) any = any || leads[edge.node.get()];
+    }
+    leads[node] = any;
+  }
+  for (const Node* node : nodes_) {
+    if (leads[node]) continue;
+    for (const Edge& edge : node->inputs) {
+      if (edge.leaf != nullptr) --leaves_[edge.leaf.get()].uses;
+    }
+  }
+  std::erase_if(nodes_, [&](const Node* node) { return !leads[node]; });
+}
+
+void Run::visit(Node& node) {
+  Tensor gradient = sums_[&node].take();
+  Tensors gradients(node.inputs.size());
+  if (gradient.defined()) {
+    for (const auto& hook : node.hooks) {
+      if (Tensor changed = hook.on_gradient(gradient); changed.defined()) {
+        gradient = first_gradient(gradient, changed, 0);
+      }
+    }
+    give(&node, gradient);
+    check(!node.released, node.op, [&] {
+      return absl::StrCat("backward runs a second time through '", view_of(node.op),
+                          "', whose saved tensors were released by the first; pass retain_graph "
+                          "to the first");
+    });
+    current = node.shared_from_this();
+    gradients = node.backward(gradient);
+    current = nullptr;
+    if (gradients.size() != node.inputs.size()) {
+      throw Error(ErrorCode::kInternal, node.op,
+                  absl::StrCat("backward gave ", gradients.size(), " gradients for ",
+                               node.inputs.size(), " inputs"));
+    }
+  }
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    if (!node.inputs[i].needs_grad()) continue;
+    Tensor& part = gradients[i];
+    if (part.defined() && part.dtype() != node.input_dtypes[i]) {
+      throw Error(ErrorCode::kInternal, node.op,
+                  absl::StrCat("backward gave a gradient of dtype ", view_of(name(part.dtype())),
+                               " for input ", i, " of ", view_of(name(node.input_dtypes[i]))));
+    }
+    if (part.defined() && part.shape() != node.input_shapes[i]) {
+      part = sum_to(part, node.input_shapes[i]);
+    }
+    send(node.inputs[i], part);
+  }
+  if (!options_.retain_graph) {
+    node.released = true;
+    node.backward = nullptr;
+  }
+}
+
+void Run::send(const Edge& edge, const Tensor& gradient) {
+  if (edge.node != nullptr) {
+    if (gradient.defined()) sums_[edge.node.get()].add(gradient);
+    return;
+  }
+  Leaf& leaf = leaves_[edge.leaf.get()];
+  if (gradient.defined()) leaf.sum.add(gradient);
+  if (--leaf.uses == 0) finish(leaf);
+}
+
+void Run::finish(Leaf& leaf) {
+  Tensor gradient = leaf.sum.take();
+  if (!gradient.defined()) return;
+  // Hooks may add or remove hooks, so the list is copied.
+  const std::vector<TensorImpl::Hook> hooks = leaf.impl->hooks;
+  for (const auto& hook : hooks) {
+    if (hook.on_gradient == nullptr) continue;
+    if (Tensor changed = hook.on_gradient(gradient); changed.defined()) {
+      gradient = first_gradient(gradient, changed, 0);
+    }
+  }
+  give(leaf.impl.get(), gradient);
+  if (inputs_ != nullptr) return;
+  accumulate(*leaf.impl, gradient);
+  gradient = Tensor();
+  for (const auto& hook : hooks) {
+    if (hook.after_accumulation != nullptr) hook.after_accumulation(Tensor(leaf.impl));
+  }
+}
+
+void Run::accumulate(TensorImpl& leaf, const Tensor& gradient) const {
+  if (leaf.grad.defined()) {
+    const bool recorded = options_.create_graph || leaf.grad.requires_grad();
+    leaf.grad = recorded ? leaf.grad + gradient : leaf.grad.add_(gradient);
+    return;
+  }
+  // Steal the memory where nobody else can see it, which is the rule: one handle in Run::finish.
+  const bool unshared = gradient.impl().use_count() == 1 &&
+                        gradient.impl()->storage.use_count() == 1 &&
+                        gradient.strides() == leaf.strides;
+  leaf.grad = unshared ? gradient : clone(gradient);
+}
+
+void Run::give(const void* place, const Tensor& gradient) {
+  if (inputs_ == nullptr) return;
+  if (const auto it = wanted_.find(place); it != wanted_.end()) {
+    for (size_t i : it->second) found_[i] = gradient;
+  }
+}
+
+}  // namespace
+
+Tensors run(const Tensors& outputs, const Tensors& gradients, BackwardOptions options,
+            const Tensors* inputs) {
+  Run run(options, inputs);
+  const Scope scope(&run);
+  return run.run(outputs, gradients);
+}
+
+std::shared_ptr<Node> current_node() { return running == nullptr ? nullptr : running->current; }
+
+}  // namespace engine
+
+void queue_backward_callback(std::function<void()> callback) {
+  check(in_backward(), "queue_backward_callback", "no backward is running");
+  engine::running->callbacks.push_back(std::move(callback));
+}
+
+bool in_backward() { return engine::running != nullptr && engine::running->accumulates(); }
+
+bool wants_gradient(size_t index) {
+  const std::shared_ptr<Node> node = engine::current_node();
+  return node == nullptr || node->inputs[index].needs_grad();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,87 @@
+#include "lockstep/core/ops/matmul.h"
+
+#include "absl/strings/str_cat.h"
+#include "lockstep/core/autograd.h"
+#include "lockstep/core/ops/reduce.h"
+#include "lockstep/core/ops/shape_ops.h"
+#include "lockstep/kernels/launch.h"
+#include "lockstep/kernels/matmul.h"
+
+namespace lockstep {
+namespace {
+
+// a (m, k) times b (k, n), or batches of these: (B, m, k) times (B, k, n).
+Tensor product(const Tensor& a, const Tensor& b) {
+  Shape shape = a.shape();
+  shape.back() = b.shape().back();
+  Tensor y = Tensor::empty(shape, a.options());
+  launch<kernels::MatMul>(a.device(), a.view(), b.view(), y.view(), nullptr);
+  return record("matmul", y, {a, b}, [a = Saved(a), b = Saved(b)](const Tensor& g) {
+    return Tensors{wants_gradient(0) ? product(g, transpose(b.get(), -2, -1)) : Tensor(),
+                   wants_gradient(1) ? product(transpose(a.get(), -2, -1), g) : Tensor()};
+  });
+}
+
+Shape leading(const Shape& shape) { return Shape(shape.begin(), shape.end() - 2); }
+
+Shape joined(Shape front, std::initializer_list<int64_t> back) {
+  front.insert(front.end(), back.begin(), back.end());
+  return front;
+}
+
+}  // namespace
+
+Tensor matmul(const Tensor& a, const Tensor& b) {
+  check_same("matmul", a, b);
+  const auto message = [&] {
+    return absl::StrCat("want (…, m, k) and (…, k, n), got ", to_string(a.shape()), " and ",
+                        to_string(b.shape()));
+  };
+  check(a.dim() > 0 && b.dim() > 0, "matmul", message);
+  if (a.dim() == 1) return squeeze(matmul(unsqueeze(a, 0), b), -2);
+  if (b.dim() == 1) return squeeze(matmul(a, unsqueeze(b, 1)), -1);
+  check(a.size(-1) == b.size(-2), "matmul", message);
+  if (a.dim() == 2 && b.dim() == 2) return product(a, b);
+  if (b.dim() == 2 && a.numel() > 0) {  // one product of all rows
+    return reshape(product(reshape(a, {-1, a.size(-1)}), b),
+                   joined(leading(a.shape()), {a.size(-2), b.size(-1)}));
+  }
+  const Shape batch = broadcast_shapes(leading(a.shape()), leading(b.shape()), "matmul");
+  const int64_t count = numel(batch, "matmul");
+  const auto stacked = [&](const Tensor& x) {
+    const Tensor wide = expand(x, joined(batch, {x.size(-2), x.size(-1)}));
+    return reshape(wide, {count, x.size(-2), x.size(-1)});
+  };
+  return reshape(product(stacked(a), stacked(b)), joined(batch, {a.size(-2), b.size(-1)}));
+}
+
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  check_same("linear", x, weight);
+  if (bias.defined()) check_same("linear", x, bias);
+  check(x.dim() >= 1 && weight.dim() == 2 && x.size(-1) == weight.size(1) &&
+            (!bias.defined() || bias.shape() == Shape{weight.size(0)}),
+        "linear", [&] {
+          return absl::StrCat("want x (…, in), weight (out, in) and bias (out), got ",
+                              to_string(x.shape()), ", ", to_string(weight.shape()), " and ",
+                              bias.defined() ? to_string(bias.shape()) : "no bias");
+        });
+  if (x.dim() != 2) {
+    Shape shape = x.shape();
+    shape.back() = weight.size(0);
+    int64_t rows = 1;
+    for (int64_t i = 0; i + 1 < x.dim(); ++i) rows *= x.size(i);
+    return reshape(linear(reshape(x, {rows, x.size(-1)}), weight, bias), shape);
+  }
+  Tensor y = Tensor::empty({x.size(0), weight.size(0)}, x.options());
+  const View bias_view = bias.defined() ? bias.view() : View();
+  launch<kernels::MatMul>(x.device(), x.view(), weight.t().detach().view(), y.view(),
+                          bias.defined() ? &bias_view : nullptr);
+  return record("linear", y, {x, weight, bias},
+                [x = Saved(x), weight = Saved(weight)](const Tensor& g) {
+                  return Tensors{wants_gradient(0) ? product(g, weight.get()) : Tensor(),
+                                 wants_gradient(1) ? product(g.t(), x.get()) : Tensor(),
+                                 wants_gradient(2) ? sum(g, {0}) : Tensor()};
+                });
+}
+
+}  // namespace lockstep

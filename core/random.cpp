@@ -1,0 +1,69 @@
+#include "lockstep/core/random.h"
+
+#include "absl/strings/str_cat.h"
+#include "lockstep/kernels/launch.h"
+#include "lockstep/kernels/philox.h"
+
+namespace lockstep {
+namespace {
+
+Generator& choose(Generator* generator) {
+  return generator == nullptr ? default_generator() : *generator;
+}
+
+}  // namespace
+
+uint64_t Generator::take(int64_t count) {
+  const uint64_t first = offset;
+  // An element may use a whole counter (four numbers), never more.
+  offset += static_cast<uint64_t>(count);
+  return first;
+}
+
+Generator& default_generator() {
+  thread_local Generator generator;
+  return generator;
+}
+
+void manual_seed(uint64_t seed) { default_generator() = Generator{seed, 0}; }
+
+Tensor rand(const Shape& shape, TensorOptions options, Generator* generator) {
+  Tensor out = Tensor::empty(shape, options);
+  Generator& g = choose(generator);
+  launch<kernels::Uniform>(options.device, out.view(), g.seed, g.take(out.numel()));
+  return out;
+}
+
+Tensor randn(const Shape& shape, TensorOptions options, Generator* generator) {
+  Tensor out = Tensor::empty(shape, options);
+  Generator& g = choose(generator);
+  launch<kernels::Normal>(options.device, out.view(), g.seed, g.take(out.numel()));
+  return out;
+}
+
+Tensor randint(int64_t low, int64_t high, const Shape& shape, TensorOptions options,
+               Generator* generator) {
+  check(low < high, "randint",
+        [&] { return absl::StrCat("want low < high, got ", low, " and ", high); });
+  Tensor out = Tensor::empty(shape, options);
+  Generator& g = choose(generator);
+  launch<kernels::RandInt>(options.device, out.view(), low, high, g.seed, g.take(out.numel()));
+  return out;
+}
+
+Tensor randperm(int64_t n, Generator* generator) {
+  check(n >= 0, "randperm", [&] { return absl::StrCat("want 0 and more, got ", n); });
+  Tensor out = Tensor::arange(n);
+  if (n < 2) return out;
+  // Fisher and Yates: place i takes one of the first i + 1.
+  const Tensor draws = rand({n}, {DType::kF64}, generator);
+  const double* u = draws.data<double>();
+  int64_t* p = out.data<int64_t>();
+  for (int64_t i = n - 1; i > 0; --i) {
+    const auto j = std::min(i, static_cast<int64_t>(u[i] * static_cast<double>(i + 1)));
+    std::swap(p[i], p[j]);
+  }
+  return out;
+}
+
+}  // namespace lockstep

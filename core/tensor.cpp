@@ -1,0 +1,362 @@
+#include "lockstep/core/tensor.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "absl/strings/str_cat.h"
+#include "lockstep/core/autograd.h"
+#include "lockstep/core/ops/shape_ops.h"
+#include "lockstep/kernels/copy.h"
+#include "lockstep/kernels/launch.h"
+#include "lockstep/kernels/memory.h"
+
+namespace lockstep {
+namespace {
+
+const TensorImpl& get(const Tensor& tensor, std::string_view op) {
+  check(tensor.defined(), op, "want a tensor, got an undefined one (made by Tensor())");
+  return *tensor.impl();
+}
+
+std::string describe(const TensorImpl& impl) {
+  const std::string_view dtype = name(impl.dtype);
+  return absl::StrCat(impl.name.empty() ? "a tensor" : impl.name, " of shape ",
+                      to_string(impl.shape), " and dtype ",
+                      absl::string_view(dtype.data(), dtype.size()));
+}
+
+// True where the elements fill one block of memory, each once, in some order of the dimensions.
+bool is_dense(const Shape& shape, const Strides& strides) {
+  Shape order(shape.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::sort(order.begin(), order.end(),
+            [&](int64_t a, int64_t b) { return strides[a] < strides[b]; });
+  int64_t expected = 1;
+  for (int64_t dim : order) {
+    if (shape[dim] == 1) continue;
+    if (strides[dim] != expected) return false;
+    expected *= shape[dim];
+  }
+  return true;
+}
+
+// Values are written where the graph does not look, which is only right for tensors that it does
+// not differentiate.
+void check_unrecorded(const Tensor& tensor, std::string_view op) {
+  check(!grad_enabled() || !tensor.requires_grad(), op, [&] {
+    return absl::StrCat(describe(*tensor.impl()),
+                        " requires a gradient, and this call is not recorded: put it under NoGrad");
+  });
+}
+
+}  // namespace
+
+Tensor Tensor::empty(const Shape& shape, TensorOptions options) {
+  auto impl = std::make_shared<TensorImpl>();
+  impl->storage = std::make_shared<Storage>();
+  impl->storage->bytes =
+      static_cast<size_t>(lockstep::numel(shape, "empty")) * size_of(options.dtype);
+  impl->storage->device = options.device;
+  impl->storage->memory = allocate(impl->storage->bytes, options.device);
+  impl->shape = shape;
+  impl->strides = contiguous_strides(shape);
+  impl->dtype = options.dtype;
+  return Tensor(std::move(impl));
+}
+
+Tensor Tensor::zeros(const Shape& shape, TensorOptions options) { return full(shape, 0, options); }
+
+Tensor Tensor::ones(const Shape& shape, TensorOptions options) { return full(shape, 1, options); }
+
+Tensor Tensor::full(const Shape& shape, double value, TensorOptions options) {
+  Tensor out = empty(shape, options);
+  launch<kernels::Fill>(options.device, out.view(), value);
+  return out;
+}
+
+Tensor Tensor::scalar(double value, TensorOptions options) { return full({}, value, options); }
+
+Tensor Tensor::arange(int64_t end, TensorOptions options) {
+  check(end >= 0, "arange", [&] { return absl::StrCat("want an end of 0 and more, got ", end); });
+  std::vector<int64_t> values(static_cast<size_t>(end));
+  std::iota(values.begin(), values.end(), 0);
+  return from(values, {end}).to(options.dtype);
+}
+
+template <class T>
+Tensor Tensor::from(std::span<const T> values, const Shape& shape) {
+  const int64_t wanted = lockstep::numel(shape, "from");
+  check(static_cast<int64_t>(values.size()) == wanted, "from", [&] {
+    return absl::StrCat("want ", wanted, " values for shape ", lockstep::to_string(shape),
+                        ", got ", values.size());
+  });
+  Tensor out = empty(shape, {dtype_of<T>()});
+  std::copy(values.begin(), values.end(), static_cast<T*>(out.impl()->data()));
+  return out;
+}
+
+template Tensor Tensor::from(std::span<const float>, const Shape&);
+template Tensor Tensor::from(std::span<const double>, const Shape&);
+template Tensor Tensor::from(std::span<const Half>, const Shape&);
+template Tensor Tensor::from(std::span<const BFloat16>, const Shape&);
+template Tensor Tensor::from(std::span<const int64_t>, const Shape&);
+template Tensor Tensor::from(std::span<const int32_t>, const Shape&);
+template Tensor Tensor::from(std::span<const int8_t>, const Shape&);
+template Tensor Tensor::from(std::span<const uint8_t>, const Shape&);
+template Tensor Tensor::from(std::span<const bool>, const Shape&);
+
+Tensor Tensor::wrap(std::shared_ptr<void> memory, const Shape& shape, TensorOptions options) {
+  auto impl = std::make_shared<TensorImpl>();
+  impl->storage = std::make_shared<Storage>();
+  impl->storage->bytes =
+      static_cast<size_t>(lockstep::numel(shape, "wrap")) * size_of(options.dtype);
+  check(memory != nullptr || impl->storage->bytes == 0, "wrap", "want memory, got null");
+  impl->storage->memory = std::move(memory);
+  impl->storage->device = options.device;
+  impl->shape = shape;
+  impl->strides = contiguous_strides(shape);
+  impl->dtype = options.dtype;
+  return Tensor(std::move(impl));
+}
+
+const Shape& Tensor::shape() const { return get(*this, "shape").shape; }
+const Strides& Tensor::strides() const { return get(*this, "strides").strides; }
+
+int64_t Tensor::size(int64_t dim) const {
+  return shape()[static_cast<size_t>(normalize_dim(dim, this->dim(), "size"))];
+}
+
+int64_t Tensor::numel() const { return lockstep::numel(shape()); }
+DType Tensor::dtype() const { return get(*this, "dtype").dtype; }
+Device Tensor::device() const { return get(*this, "device").storage->device; }
+
+bool Tensor::is_contiguous() const { return lockstep::is_contiguous(shape(), strides()); }
+bool Tensor::is_channels_last() const { return lockstep::is_channels_last(shape(), strides()); }
+
+bool Tensor::shares_storage(const Tensor& other) const {
+  return defined() && other.defined() && impl_->storage == other.impl_->storage;
+}
+
+template <class T>
+T* Tensor::data() const {
+  const TensorImpl& impl = get(*this, "data");
+  check(impl.dtype == dtype_of<T>(), "data", [&] {
+    const std::string_view wanted = lockstep::name(dtype_of<T>());
+    return absl::StrCat("want a tensor of ", absl::string_view(wanted.data(), wanted.size()),
+                        ", got ", describe(impl));
+  });
+  check(impl.storage->device.is_cpu(), "data", [&] {
+    return absl::StrCat("want a tensor on cpu, got ", describe(impl), " on ",
+                        impl.storage->device.name());
+  });
+  return static_cast<T*>(impl.data());
+}
+
+View Tensor::view() const {
+  const TensorImpl& impl = get(*this, "view");
+  return {impl.data(), impl.dtype, impl.storage->device, impl.shape, impl.strides};
+}
+
+namespace {
+
+// The value of a one-element tensor in R, whatever its dtype.
+template <class R>
+R only_value(const Tensor& tensor, std::string_view op) {
+  const TensorImpl& impl = get(tensor, op);
+  check(tensor.numel() == 1, op,
+        [&] { return absl::StrCat("want a tensor of one element, got ", describe(impl)); });
+  return visit_dtype(impl.dtype, [&](auto tag) -> R {
+    using T = typename decltype(tag)::type;
+    const T value = *tensor.data<T>();
+    if constexpr (is_reduced_float_v<T>) {
+      return static_cast<R>(static_cast<float>(value));
+    } else {
+      return static_cast<R>(value);
+    }
+  });
+}
+
+}  // namespace
+
+double Tensor::item() const { return only_value<double>(*this, "item"); }
+int64_t Tensor::item_i64() const { return only_value<int64_t>(*this, "item_i64"); }
+
+template <class T>
+std::vector<T> Tensor::to_vector() const {
+  NoGrad no_grad;
+  const Tensor dense = contiguous();
+  const T* first = dense.data<T>();
+  return std::vector<T>(first, first + dense.numel());
+}
+
+#define LOCKSTEP_INSTANTIATE(T)       \
+  template T* Tensor::data<T>() const; \
+  template std::vector<T> Tensor::to_vector<T>() const;
+LOCKSTEP_INSTANTIATE(float)
+LOCKSTEP_INSTANTIATE(double)
+LOCKSTEP_INSTANTIATE(Half)
+LOCKSTEP_INSTANTIATE(BFloat16)
+LOCKSTEP_INSTANTIATE(int64_t)
+LOCKSTEP_INSTANTIATE(int32_t)
+LOCKSTEP_INSTANTIATE(int8_t)
+LOCKSTEP_INSTANTIATE(uint8_t)
+LOCKSTEP_INSTANTIATE(bool)
+#undef LOCKSTEP_INSTANTIATE
+
+void Tensor::copy_(const Tensor& source) {
+  check_unrecorded(*this, "copy_");
+  NoGrad no_grad;
+  check(device() == source.device(), "copy_", [&] {
+    return absl::StrCat("want both tensors on ", device().name(), ", got one on ",
+                        source.device().name());
+  });
+  launch<kernels::Copy>(device(), expand(source, shape()).view(), view());
+  mark_changed("copy_");
+}
+
+void Tensor::fill_(double value) {
+  check_unrecorded(*this, "fill_");
+  launch<kernels::Fill>(device(), view(), value);
+  mark_changed("fill_");
+}
+
+void Tensor::mark_changed(const char* op) const {
+  Storage& storage = *get(*this, op).storage;
+  storage.last_change.store(op, std::memory_order_relaxed);
+  storage.version.fetch_add(1, std::memory_order_relaxed);
+}
+
+uint64_t Tensor::version() const {
+  return get(*this, "version").storage->version.load(std::memory_order_relaxed);
+}
+
+Tensor Tensor::detach() const {
+  const TensorImpl& impl = get(*this, "detach");
+  return alias(*this, impl.shape, impl.strides, impl.offset);
+}
+
+void Tensor::set_data(const Tensor& source) {
+  const TensorImpl& from = get(source, "set_data");
+  get(*this, "set_data");
+  check(!source.requires_grad(), "set_data", "want data outside of the graph; detach() it first");
+  impl_->set_view(false);
+  impl_->storage = from.storage;
+  impl_->set_view(true);
+  impl_->offset = from.offset;
+  impl_->shape = from.shape;
+  impl_->strides = from.strides;
+  impl_->dtype = from.dtype;
+}
+
+bool Tensor::requires_grad() const {
+  return defined() && (impl_->requires_grad || impl_->grad_fn != nullptr);
+}
+
+Tensor& Tensor::set_requires_grad(bool requires_grad) {
+  const TensorImpl& impl = get(*this, "set_requires_grad");
+  check(!requires_grad || is_floating(impl.dtype), "set_requires_grad",
+        [&] { return absl::StrCat("want a floating dtype, got ", describe(impl)); });
+  check(impl.grad_fn == nullptr, "set_requires_grad", [&] {
+    return absl::StrCat("want a leaf, got the result of '", impl.grad_fn->op,
+                        "'; detach() it first");
+  });
+  impl_->requires_grad = requires_grad;
+  return *this;
+}
+
+bool Tensor::is_leaf() const { return get(*this, "is_leaf").grad_fn == nullptr; }
+bool Tensor::has_grad() const { return get(*this, "has_grad").grad.defined(); }
+
+Tensor Tensor::grad() const {
+  const TensorImpl& impl = get(*this, "grad");
+  check(impl.grad.defined(), "grad", [&] {
+    return absl::StrCat("no gradient of ", describe(impl), " was computed; ",
+                        !requires_grad() ? "it does not require one"
+                        : !is_leaf() ? "it is the result of an op: use register_hook() or grad()"
+                                     : "no backward reached it");
+  });
+  return impl.grad;
+}
+
+void Tensor::set_grad(const Tensor& grad) {
+  const TensorImpl& impl = get(*this, "set_grad");
+  if (grad.defined()) {
+    check(grad.shape() == impl.shape && grad.dtype() == impl.dtype && grad.device() == device(),
+          "set_grad", [&] {
+            return absl::StrCat("want a gradient for ", describe(impl), ", got ",
+                                describe(*grad.impl()), " on ", grad.device().name());
+          });
+    check(!grad.is_same(*this), "set_grad", "a tensor cannot be its own gradient");
+  }
+  impl_->grad = grad;
+}
+
+const std::string& Tensor::name() const { return get(*this, "name").name; }
+
+void Tensor::set_name(std::string name) {
+  get(*this, "set_name");
+  impl_->name = std::move(name);
+}
+
+Tensor alias(const Tensor& base, const Shape& shape, const Strides& strides, int64_t offset) {
+  auto impl = std::make_shared<TensorImpl>();
+  impl->storage = base.impl()->storage;
+  impl->offset = offset;
+  impl->shape = shape;
+  impl->strides = strides;
+  impl->dtype = base.dtype();
+  impl->set_view(true);
+  return Tensor(std::move(impl));
+}
+
+Tensor empty_like(const Tensor& like) { return empty_like(like, like.dtype()); }
+
+Tensor empty_like(const Tensor& like, DType dtype) {
+  Tensor out = Tensor::empty(like.shape(), {dtype, like.device()});
+  if (is_dense(like.shape(), like.strides())) out.impl()->strides = like.strides();
+  return out;
+}
+
+Tensor zeros_like(const Tensor& like) { return full_like(like, 0); }
+Tensor ones_like(const Tensor& like) { return full_like(like, 1); }
+
+Tensor full_like(const Tensor& like, double value) {
+  Tensor out = empty_like(like);
+  launch<kernels::Fill>(out.device(), out.view(), value);
+  return out;
+}
+
+void check_same(std::string_view op, const Tensor& a, const Tensor& b) {
+  get(a, op);
+  get(b, op);
+  check(a.device() == b.device(), op, [&] {
+    return absl::StrCat("want operands on one device, got ", describe(*a.impl()), " on ",
+                        a.device().name(), " and ", describe(*b.impl()), " on ",
+                        b.device().name());
+  });
+  check(a.dtype() == b.dtype(), op, [&] {
+    return absl::StrCat("want operands of one dtype, got ", describe(*a.impl()), " and ",
+                        describe(*b.impl()), "; convert one with to()");
+  });
+}
+
+Tensor Tensor::reshape(const Shape& shape) const { return lockstep::reshape(*this, shape); }
+Tensor Tensor::permute(std::initializer_list<int64_t> dims) const {
+  return lockstep::permute(*this, Shape(dims));
+}
+Tensor Tensor::transpose(int64_t dim0, int64_t dim1) const {
+  return lockstep::transpose(*this, dim0, dim1);
+}
+Tensor Tensor::flatten(int64_t start_dim) const { return lockstep::flatten(*this, start_dim); }
+Tensor Tensor::select(int64_t dim, int64_t index) const {
+  return lockstep::select(*this, dim, index);
+}
+Tensor Tensor::narrow(int64_t dim, int64_t start, int64_t length) const {
+  return lockstep::narrow(*this, dim, start, length);
+}
+Tensor Tensor::contiguous() const { return lockstep::contiguous(*this); }
+Tensor Tensor::channels_last() const { return lockstep::channels_last(*this); }
+Tensor Tensor::clone() const { return lockstep::clone(*this); }
+Tensor Tensor::to(DType dtype) const { return lockstep::to(*this, dtype); }
+
+}  // namespace lockstep

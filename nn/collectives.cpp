@@ -1,0 +1,39 @@
+#include "lockstep/nn/collectives.h"
+
+#include "lockstep/core/autograd.h"
+#include "lockstep/core/ops/shape_ops.h"
+
+namespace lockstep::nn {
+namespace {
+
+Tensor record_all_reduce(const Tensor& x, Tensor result, std::shared_ptr<comm::Communicator> group,
+                         comm::ReduceOp op) {
+  const EnableGrad enable;
+  return record("all_reduce", std::move(result), {x},
+                [group = std::move(group), op](const Tensor& g) {
+                  return Tensors{all_reduce(g, group, op)};
+                });
+}
+
+}  // namespace
+
+Tensor all_reduce(const Tensor& x, std::shared_ptr<comm::Communicator> group, comm::ReduceOp op) {
+  check(op == comm::ReduceOp::kSum || op == comm::ReduceOp::kAvg, "all_reduce",
+        "want sum or avg: the others have no gradient here");
+  const bool recorded = grad_enabled();
+  Tensor result;
+  {
+    NoGrad no_grad;
+    const Tensor dense = x.contiguous();
+    result = Tensor::empty(x.shape(), x.options());
+    group->all_reduce(dense.view().data, result.view().data, x.numel(), x.dtype(), op).wait();
+  }
+  return recorded ? record_all_reduce(x, std::move(result), std::move(group), op) : result;
+}
+
+Tensor average_recorded(const Tensor& x, Tensor average,
+                        std::shared_ptr<comm::Communicator> group) {
+  return record_all_reduce(x, std::move(average), std::move(group), comm::ReduceOp::kAvg);
+}
+
+}  // namespace lockstep::nn

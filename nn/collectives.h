@@ -1,0 +1,19 @@
+#pragma once
+
+#include <memory>
+
+#include "lockstep/comm/communicator.h"
+#include "lockstep/core/tensor.h"
+
+namespace lockstep::nn {
+
+// Collective. The sum or the average of x over the ranks of the group, as a new tensor. Recorded:
+// its gradient is the sum or the average of the ranks' gradients, so that backward is collective
+// too, and every rank must run it.
+Tensor all_reduce(const Tensor& x, std::shared_ptr<comm::Communicator> group,
+                  comm::ReduceOp op = comm::ReduceOp::kSum);
+
+// Records `average`, which holds the average of x over the group already, as all_reduce would.
+Tensor average_recorded(const Tensor& x, Tensor average, std::shared_ptr<comm::Communicator> group);
+
+}  // namespace lockstep::nn

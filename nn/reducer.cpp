@@ -1,0 +1,234 @@
+#include "lockstep/nn/reducer.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "absl/strings/str_cat.h"
+#include "lockstep/core/autograd.h"
+#include "lockstep/core/ops/shape_ops.h"
+#include "lockstep/nn/collectives.h"
+
+namespace lockstep::nn {
+
+Reducer::Reducer(NamedTensors parameters, std::shared_ptr<comm::Communicator> group,
+                 const ReducerOptions& options)
+    : group_(std::move(group)), options_(options) {
+  for (auto& [path, parameter] : parameters) {
+    check(parameter.is_contiguous(), "DataParallel", [&] {
+      return absl::StrCat("want contiguous parameters, but '", path, "' has shape ",
+                          to_string(parameter.shape()), " and strides ",
+                          to_string(parameter.strides()));
+    });
+    Slot slot;
+    slot.name = path;
+    slot.parameter = parameter;
+    slots_.push_back(std::move(slot));
+  }
+  // The last layers' gradients are complete first.
+  std::vector<size_t> order(slots_.size());
+  std::iota(order.rbegin(), order.rend(), 0);
+  lay_out(order);
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    slots_[i].hook = slots_[i].parameter.register_post_accumulate_hook(
+        [this, i](const Tensor&) { on_accumulated(i); });
+  }
+  version_base_ = version_sum();
+}
+
+Reducer::~Reducer() {
+  for (Slot& slot : slots_) slot.parameter.remove_hook(slot.hook);
+}
+
+bool Reducer::manages(const Tensor& parameter) const {
+  return std::any_of(slots_.begin(), slots_.end(),
+                     [&](const Slot& slot) { return slot.parameter.is_same(parameter); });
+}
+
+std::vector<int64_t> Reducer::bucket_sizes() const {
+  std::vector<int64_t> sizes;
+  for (const Bucket& bucket : buckets_) sizes.push_back(bucket.data.numel());
+  return sizes;
+}
+
+void Reducer::lay_out(const std::vector<size_t>& order) {
+  buckets_.clear();
+  std::vector<size_t> open;  // at most one open bucket for each dtype and device
+  std::vector<int64_t> elements;
+  for (size_t i : order) {
+    const Tensor& parameter = slots_[i].parameter;
+    auto it = std::find_if(open.begin(), open.end(), [&](size_t b) {
+      const Tensor& other = slots_[buckets_[b].slots[0]].parameter;
+      return other.dtype() == parameter.dtype() && other.device() == parameter.device();
+    });
+    if (it == open.end()) {
+      open.push_back(buckets_.size());
+      buckets_.emplace_back();
+      elements.push_back(0);
+      it = open.end() - 1;
+    }
+    const size_t b = *it;
+    slots_[i].bucket = b;
+    buckets_[b].slots.push_back(i);
+    elements[b] += parameter.numel();
+    const int64_t cap = b == 0 ? options_.first_bucket_bytes : options_.bucket_bytes;
+    if (elements[b] * static_cast<int64_t>(size_of(parameter.dtype())) >= cap) open.erase(it);
+  }
+  NoGrad no_grad;
+  for (size_t b = 0; b < buckets_.size(); ++b) {
+    Bucket& bucket = buckets_[b];
+    const TensorOptions options = slots_[bucket.slots[0]].parameter.options();
+    const size_t bytes = static_cast<size_t>(elements[b]) * size_of(options.dtype);
+    bucket.data = Tensor::wrap(group_->allocate(bytes), {elements[b]}, options);
+    int64_t offset = 0;
+    for (size_t i : bucket.slots) {
+      Slot& slot = slots_[i];
+      const int64_t count = slot.parameter.numel();
+      slot.view = reshape(narrow(bucket.data, 0, offset, count), slot.parameter.shape());
+      offset += count;
+      if (slot.parameter.has_grad()) place(slot);
+    }
+  }
+  reset();
+}
+
+void Reducer::reset() {
+  for (Slot& slot : slots_) {
+    slot.ready = false;
+    slot.before = Tensor();
+    slot.recorded = Tensor();
+  }
+  for (Bucket& bucket : buckets_) {
+    bucket.missing = bucket.slots.size();
+    bucket.work = comm::Work();
+  }
+  next_bucket_ = 0;
+  armed_ = false;
+}
+
+void Reducer::arm() {
+  if (armed_ || !synchronise_ || !in_backward()) return;
+  armed_ = true;
+  // Resets the reducer when this backward is over, also when it ends in an error.
+  const auto guard = std::shared_ptr<void>(nullptr, [weak = weak_from_this()](void*) {
+    if (const auto self = weak.lock()) self->reset();
+  });
+  queue_backward_callback([this, guard] { finish(); });
+}
+
+void Reducer::on_accumulated(size_t i) {
+  Slot& slot = slots_[i];
+  slot.dirty = true;
+  if (!synchronise_) return;
+  arm();
+  check(!slot.ready, "DataParallel", [&] {
+    return absl::StrCat("the gradient of '", slot.name,
+                        "' was accumulated a second time in one backward, after its bucket may "
+                        "have been reduced; call backward() inside of backward() under no_sync()");
+  });
+  place(slot);
+  slot.ready = true;
+  if (!order_adopted_) first_order_.push_back(i);
+  --buckets_[slot.bucket].missing;
+  launch_complete_buckets();
+}
+
+// Moves the gradient into its bucket and lets grad() name that place.
+void Reducer::place(Slot& slot) {
+  NoGrad no_grad;
+  const Tensor gradient = slot.parameter.grad();
+  if (!gradient.is_same(slot.view)) slot.view.copy_(gradient.detach());
+  if (gradient.requires_grad()) {
+    slot.recorded = gradient;
+  } else {
+    slot.parameter.set_grad(slot.view);
+  }
+}
+
+void Reducer::launch_complete_buckets() {
+  while (next_bucket_ < buckets_.size() && buckets_[next_bucket_].missing == 0) {
+    Bucket& bucket = buckets_[next_bucket_++];
+    void* data = bucket.data.view().data;
+    bucket.work = group_->all_reduce(data, data, bucket.data.numel(), bucket.data.dtype(),
+                                     comm::ReduceOp::kAvg);
+  }
+}
+
+void Reducer::finish() {
+  NoGrad no_grad;
+  for (size_t b = next_bucket_; b < buckets_.size(); ++b) {
+    for (size_t i : buckets_[b].slots) {
+      Slot& slot = slots_[i];
+      if (slot.ready) continue;
+      if (!slot.parameter.has_grad()) {
+        slot.view.zero_();
+        continue;
+      }
+      if (!slot.dirty) slot.before = slot.parameter.grad().detach().clone();
+      place(slot);
+    }
+    buckets_[b].missing = 0;
+  }
+  launch_complete_buckets();
+  const std::vector<bool> used = agree();
+  for (Bucket& bucket : buckets_) {
+    bucket.work.wait();
+    bucket.data.mark_changed("all_reduce");
+  }
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    Slot& slot = slots_[i];
+    slot.dirty = false;
+    if (!used[i]) {
+      if (slot.before.defined()) slot.view.copy_(slot.before);
+    } else if (slot.recorded.defined()) {
+      slot.parameter.set_grad(average_recorded(slot.recorded, slot.view.clone(), group_));
+    } else {
+      slot.parameter.set_grad(slot.view);
+    }
+  }
+  if (!order_adopted_) adopt_first_order();
+}
+
+int64_t Reducer::version_sum() const {
+  uint64_t sum = 0;
+  for (const Slot& slot : slots_) sum += slot.parameter.version();
+  return static_cast<int64_t>(sum);
+}
+
+std::vector<bool> Reducer::agree() {
+  std::vector<int64_t> votes;
+  for (const Slot& slot : slots_) votes.push_back(slot.dirty ? 1 : 0);
+  // Equal replicas are changed equally often. Where one was not (a checkpoint loaded on one rank
+  // alone), the greatest and the least version differ, and the values are compared.
+  const int64_t version = version_sum() - version_base_;
+  votes.push_back(version);
+  votes.push_back(-version);
+  group_->all_reduce(votes.data(), votes.data(), static_cast<int64_t>(votes.size()), DType::kI64,
+                     comm::ReduceOp::kMax)
+      .wait();
+  const int64_t least = -votes.back();
+  const int64_t greatest = votes[votes.size() - 2];
+  if (least != greatest) {
+    NamedTensors parameters;
+    for (const Slot& slot : slots_) parameters.emplace_back(slot.name, slot.parameter);
+    check_same_values(parameters, *group_, "DataParallel");
+    version_base_ = version_sum();
+  }
+  return {votes.begin(), votes.end() - 2};
+}
+
+// Buckets follow the order in which gradients really become complete, as rank 0 saw it.
+void Reducer::adopt_first_order() {
+  order_adopted_ = true;
+  std::vector<bool> seen(slots_.size(), false);
+  for (size_t i : first_order_) seen[i] = true;
+  for (size_t i = slots_.size(); i-- > 0;) {
+    if (!seen[i]) first_order_.push_back(i);
+  }
+  std::vector<int64_t> order(first_order_.begin(), first_order_.end());
+  group_->broadcast(order.data(), static_cast<int64_t>(order.size()), DType::kI64, 0).wait();
+  const std::vector<size_t> adopted(order.begin(), order.end());
+  first_order_.clear();
+  lay_out(adopted);
+}
+
+}  // namespace lockstep::nn

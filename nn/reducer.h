@@ -1,0 +1,96 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "lockstep/comm/communicator.h"
+#include "lockstep/core/tensor.h"
+#include "lockstep/nn/fingerprint.h"
+
+namespace lockstep::nn {
+
+struct ReducerOptions {
+  // A bucket takes gradients until its bytes reach the cap. The first is small, so that the
+  // reduction starts early in backward.
+  int64_t first_bucket_bytes = int64_t{1} << 20;
+  int64_t bucket_bytes = int64_t{25} << 20;
+};
+
+// Averages the gradients of parameters over a group while backward goes on (Li et al., "PyTorch
+// Distributed", VLDB 2020, section 3.2.3).
+//
+// Gradients live in buckets, and a bucket is reduced as soon as backward has filled it; buckets go
+// out in the same order on every rank. Any backward that reaches a parameter is averaged, whichever
+// forward made its graph. At its end the ranks agree on which gradients there are: one that no rank
+// has stays null, one that only some have is averaged with zeros for the rest.
+//
+// Used from one thread. It must outlive every backward that reaches its parameters.
+class Reducer : public std::enable_shared_from_this<Reducer> {
+ public:
+  // Collective. REQUIRES equal values on every rank. `parameters` are leaves that require a
+  // gradient, in the same order on every rank.
+  Reducer(NamedTensors parameters, std::shared_ptr<comm::Communicator> group,
+          const ReducerOptions& options);
+  ~Reducer();
+  Reducer(const Reducer&) = delete;
+  Reducer& operator=(const Reducer&) = delete;
+
+  // The backward that is running in this thread ends with a reduction, even if it reaches none of
+  // the parameters. No-op outside of backward() and while not synchronising.
+  void arm();
+
+  // While false, gradients accumulate on this rank; the next synchronised backward averages the
+  // sum. Set in the same way on every rank.
+  void set_synchronise(bool synchronise) { synchronise_ = synchronise; }
+  bool synchronise() const { return synchronise_; }
+
+  bool manages(const Tensor& parameter) const;
+
+  // The number of elements in each bucket, in the order in which they go out.
+  std::vector<int64_t> bucket_sizes() const;
+
+ private:
+  // A parameter and its place in a bucket.
+  struct Slot {
+    std::string name;
+    Tensor parameter;
+    int64_t hook = 0;
+    size_t bucket = 0;
+    Tensor view;           // the parameter's part of its bucket, in the parameter's shape
+    bool dirty = false;    // accumulated since the last reduction
+    bool ready = false;    // in its bucket during this backward
+    Tensor before;         // the gradient to restore if no rank is dirty
+    Tensor recorded;       // a gradient that has a graph (create_graph)
+  };
+  struct Bucket {
+    Tensor data;  // flat, in memory that the transport reduces in place
+    std::vector<size_t> slots;
+    size_t missing = 0;
+    comm::Work work;
+  };
+
+  void on_accumulated(size_t slot);
+  void place(Slot& slot);
+  void launch_complete_buckets();
+  void finish();
+  // Collective: for each slot whether any rank is dirty; checks for drift where versions differ.
+  std::vector<bool> agree();
+  int64_t version_sum() const;
+  void lay_out(const std::vector<size_t>& order);
+  void adopt_first_order();
+  void reset();
+
+  std::shared_ptr<comm::Communicator> group_;
+  ReducerOptions options_;
+  std::vector<Slot> slots_;
+  std::vector<Bucket> buckets_;
+  size_t next_bucket_ = 0;  // buckets before it were launched in this backward
+  bool armed_ = false;
+  bool synchronise_ = true;
+  std::vector<size_t> first_order_;  // slots as the first backward completed them
+  bool order_adopted_ = false;
+  int64_t version_base_ = 0;
+};
+
+}  // namespace lockstep::nn
