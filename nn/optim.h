@@ -1,0 +1,186 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "lockstep/nn/module.h"
+
+namespace lockstep::nn {
+
+using NamedNumbers = std::vector<std::pair<std::string, double>>;
+
+// Changes parameters by their gradients.
+//
+//   SGD optimizer(net.named_parameters(), {.lr = 0.1, .momentum = 0.9});
+//   optimizer.zero_grad();
+//   loss.backward();
+//   optimizer.step();
+//
+// Parameters come in groups, each with options of its own: the constructor makes group 0, add_group
+// of the classes below the next. An optimiser shares the tensors: it goes on changing the ones it
+// was given, not tensors that replace them in a module later.
+//
+// Every state and option has a name, so that a checkpoint can hold all of it: state
+// "momentum_buffer.features.0.weight", options "group0.lr".
+//
+// Thread safety: none.
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+  Optimizer(const Optimizer&) = delete;
+  Optimizer& operator=(const Optimizer&) = delete;
+
+  // One step, not recorded. A parameter without a gradient is skipped: neither decayed nor counted.
+  // To the graph it is a change in place.
+  void step();
+  // Gradients become null.
+  void zero_grad();
+
+  size_t group_count() const { return groups_.size(); }
+  NamedTensors named_parameters() const;  // of all groups
+  NamedTensors named_parameters(size_t group) const;
+
+  // Throw Error(kInvalidArgument) for a group or a name that does not exist, or a value out of
+  // range. Without a group set_lr() sets the rate of every group.
+  double lr(size_t group = 0) const { return option("lr", group); }
+  void set_lr(double lr);
+  void set_lr(double lr, size_t group) { set_option("lr", lr, group); }
+  double option(std::string_view name, size_t group = 0) const;
+  void set_option(std::string_view name, double value, size_t group = 0);
+
+  // All options of all groups: "group0.lr", "group0.momentum", …; true is 1. Loading is strict and
+  // changes nothing when it throws Error(kMismatch), which lists every missing and unexpected name.
+  NamedNumbers named_options() const;
+  void load_named_options(const NamedNumbers& options);
+
+  // The state of each parameter that has been stepped; these are the optimiser's own tensors.
+  NamedTensors named_state() const;
+  // Copies `state` in; a parameter that it does not mention becomes one that was never stepped.
+  // Throws Error(kMismatch) that lists every name that is unexpected, has another shape or dtype,
+  // or lacks its companions ("exp_avg" without "exp_avg_sq"); then nothing was changed.
+  void load_named_state(const NamedTensors& state);
+  // The same check alone, for those who load several things or none.
+  void check_named_state(const NamedTensors& state) const;
+
+ protected:
+  // One parameter with what the optimiser keeps for it. `state` has one tensor for each of
+  // state_names(), undefined until the first step that needs it.
+  struct Entry {
+    std::string name;
+    Tensor parameter;
+    std::vector<Tensor> state;
+  };
+  struct Group {
+    NamedNumbers options;
+    std::vector<Entry> entries;
+
+    double option(std::string_view name) const;
+  };
+
+  Optimizer() = default;
+
+  // Throws Error(kInvalidArgument) unless `parameters` holds leaves of floating dtypes that are in
+  // no group yet, under names that are in no group yet, and check_options() accepts `options`.
+  void append_group(NamedTensors parameters, NamedNumbers options);
+
+  virtual std::vector<std::string> state_names() const = 0;
+  // A new tensor for a state of `parameter`.
+  virtual Tensor make_state(size_t index, const Tensor& parameter) const = 0;
+  // Throws Error(kInvalidArgument) that names an option out of range.
+  virtual void check_options(const Group& group) const = 0;
+  // Steps the entries, all of which have gradients, under NoGrad.
+  virtual void update(const Group& group, const std::vector<Entry*>& entries) = 0;
+
+ private:
+  const Group& group_at(size_t group) const;
+
+  std::vector<Group> groups_;
+};
+
+// Names for tensors that come without: the tensor's own name() or "parameter.<place>".
+NamedTensors named(const std::vector<Tensor>& tensors);
+
+struct SGDOptions {
+  double lr = 1e-3;
+  double momentum = 0;
+  double dampening = 0;
+  double weight_decay = 0;
+  bool nesterov = false;  // needs momentum and no dampening
+};
+
+// g += weight_decay p;  b = momentum b + (1 - dampening) g, at first b = g;
+// p -= lr (nesterov ? g + momentum b : b), or lr g without momentum (Sutskever et al., 2013, as
+// PyTorch has it: the rate multiplies the buffer).
+class SGD : public Optimizer {
+ public:
+  explicit SGD(NamedTensors parameters, const SGDOptions& options = {});
+  explicit SGD(const std::vector<Tensor>& parameters, const SGDOptions& options = {})
+      : SGD(named(parameters), options) {}
+  void add_group(NamedTensors parameters, const SGDOptions& options);
+
+ protected:
+  std::vector<std::string> state_names() const override;
+  Tensor make_state(size_t index, const Tensor& parameter) const override;
+  void check_options(const Group& group) const override;
+  void update(const Group& group, const std::vector<Entry*>& entries) override;
+};
+
+struct AdamOptions {
+  double lr = 1e-3;
+  std::pair<double, double> betas = {0.9, 0.999};
+  double eps = 1e-8;
+  double weight_decay = 0;
+};
+
+// m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;
+// p -= lr (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps) (Kingma and Ba, 2015), where t counts the
+// steps of each parameter and weight_decay p is added to g first.
+class Adam : public Optimizer {
+ public:
+  explicit Adam(NamedTensors parameters, const AdamOptions& options = {});
+  explicit Adam(const std::vector<Tensor>& parameters, const AdamOptions& options = {})
+      : Adam(named(parameters), options) {}
+  void add_group(NamedTensors parameters, const AdamOptions& options);
+
+ protected:
+  explicit Adam(bool decoupled) : decoupled_(decoupled) {}
+
+  std::vector<std::string> state_names() const override;
+  Tensor make_state(size_t index, const Tensor& parameter) const override;
+  void check_options(const Group& group) const override;
+  void update(const Group& group, const std::vector<Entry*>& entries) override;
+
+ private:
+  bool decoupled_ = false;
+};
+
+struct AdamWOptions {
+  double lr = 1e-3;
+  std::pair<double, double> betas = {0.9, 0.999};
+  double eps = 1e-8;
+  double weight_decay = 1e-2;
+};
+
+// Adam with p -= lr weight_decay p first, instead of a decay in the gradient (Loshchilov and
+// Hutter, 2019).
+class AdamW : public Adam {
+ public:
+  explicit AdamW(NamedTensors parameters, const AdamWOptions& options = {});
+  explicit AdamW(const std::vector<Tensor>& parameters, const AdamWOptions& options = {})
+      : AdamW(named(parameters), options) {}
+  void add_group(NamedTensors parameters, const AdamWOptions& options);
+};
+
+// Scales all gradients by min(1, max_norm / (norm + 1e-6)), where norm is the L2 norm of all of
+// them as one vector, and returns the norm as it was. A norm that is not finite leaves NaN or zero
+// behind, so test the result where that can happen. Parameters without a gradient do not count.
+// Under DataParallel call it after backward(): gradients are the group's average by then.
+double clip_grad_norm_(const std::vector<Tensor>& parameters, double max_norm);
+
+// Puts every element of every gradient within [-max_value, max_value].
+void clip_grad_value_(const std::vector<Tensor>& parameters, double max_value);
+
+}  // namespace lockstep::nn
