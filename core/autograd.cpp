@@ -1,7 +1,7 @@
 #include "lockstep/core/autograd.h"
 
-#include "absl/strings/str_cat.h"
 #include "lockstep/core/engine.h"
+#include "lockstep/kernels/text.h"
 
 namespace lockstep {
 namespace {
@@ -63,12 +63,12 @@ Tensor Saved::get() const {
   const std::shared_ptr<Node> node = engine::current_node();
   if (const uint64_t now = tensor_.version(); now != version_) {
     const std::string_view op = node == nullptr ? "backward" : node->op;
-    throw Error(ErrorCode::kInvalidArgument, op,
-                absl::StrCat("backward of '", op, "' needs a tensor of shape ",
-                             to_string(tensor_.shape()), " that was changed in place by '",
-                             tensor_.impl()->storage->last_change.load(),
-                             "' after the op saved it: saved at version ", version_,
-                             ", now at version ", now, "; change a clone() instead"));
+    throw Error(
+        ErrorCode::kInvalidArgument, op,
+        str_cat("backward of '", op, "' needs a tensor of shape ", to_string(tensor_.shape()),
+                " that was changed in place by '", tensor_.impl()->storage->last_change.load(),
+                "' after the op saved it: saved at version ", version_, ", now at version ", now,
+                "; change a clone() instead"));
   }
   if (!is_result_ || node == nullptr || !grad_enabled()) return tensor_;
   Tensor connected = tensor_.detach();
@@ -150,9 +150,9 @@ Tensors grad(const Tensors& outputs, const Tensors& inputs, const Tensors& gradi
   Tensors found = engine::run(outputs, gradients, options, &inputs);
   for (size_t i = 0; i < inputs.size() && !allow_unused; ++i) {
     check(found[i].defined(), "grad", [&] {
-      return absl::StrCat("the outputs do not depend on input ", i,
-                          inputs[i].name().empty() ? "" : " (" + inputs[i].name() + ")",
-                          "; pass allow_unused to get an undefined tensor for it");
+      return str_cat("the outputs do not depend on input ", i,
+                     inputs[i].name().empty() ? "" : " (" + inputs[i].name() + ")",
+                     "; pass allow_unused to get an undefined tensor for it");
     });
   }
   return found;

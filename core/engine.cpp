@@ -3,16 +3,14 @@
 #include <algorithm>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/strings/str_cat.h"
 #include "lockstep/core/ops/elementwise.h"
 #include "lockstep/core/ops/reduce.h"
 #include "lockstep/core/ops/shape_ops.h"
+#include "lockstep/kernels/text.h"
 
 namespace lockstep {
 namespace engine {
 namespace {
-
-absl::string_view view_of(std::string_view text) { return {text.data(), text.size()}; }
 
 // The sum of the gradients that reached a place so far.
 class Sum {
@@ -42,9 +40,8 @@ class Run {
     found_.resize(inputs_->size());
     for (size_t i = 0; i < inputs_->size(); ++i) {
       const Tensor& input = (*inputs_)[i];
-      check(input.requires_grad(), "grad", [&] {
-        return absl::StrCat("want inputs that require a gradient, input ", i, " does not");
-      });
+      check(input.requires_grad(), "grad",
+            [&] { return str_cat("want inputs that require a gradient, input ", i, " does not"); });
       wanted_[place(edge_of(input))].push_back(i);
     }
   }
@@ -101,29 +98,30 @@ class Scope {
 Tensor first_gradient(const Tensor& output, const Tensor& given, size_t i) {
   if (!given.defined()) {
     check(output.numel() == 1, "backward", [&] {
-      return absl::StrCat("want a gradient for output ", i, " of shape ",
-                          to_string(output.shape()), "; only one element has an implied one of 1");
+      return str_cat("want a gradient for output ", i, " of shape ", to_string(output.shape()),
+                     "; only one element has an implied one of 1");
     });
     NoGrad no_grad;
     return ones_like(output);
   }
   check_same("backward", output, given);
   check(given.shape() == output.shape(), "backward", [&] {
-    return absl::StrCat("want a gradient of shape ", to_string(output.shape()), " for output ", i,
-                        ", got ", to_string(given.shape()));
+    return str_cat("want a gradient of shape ", to_string(output.shape()), " for output ", i,
+                   ", got ", to_string(given.shape()));
   });
   return given;
 }
 
 Tensors Run::run(const Tensors& outputs, const Tensors& gradients) {
   check(gradients.empty() || gradients.size() == outputs.size(), "backward", [&] {
-    return absl::StrCat("want no gradient or one for each of ", outputs.size(), " outputs, got ",
-                        gradients.size());
+    return str_cat("want no gradient or one for each of ", outputs.size(), " outputs, got ",
+                   gradients.size());
   });
   for (size_t i = 0; i < outputs.size(); ++i) {
     check(outputs[i].requires_grad(), "backward", [&] {
-      return absl::StrCat("output ", i, " needs no gradient: no op that made it was recorded from "
-                          "a tensor that requires one");
+      return str_cat("output ", i,
+                     " needs no gradient: no op that made it was recorded from "
+                     "a tensor that requires one");
     });
     discover(edge_of(outputs[i]));
   }
@@ -190,17 +188,17 @@ void Run::visit(Node& node) {
     }
     give(&node, gradient);
     check(!node.released, node.op, [&] {
-      return absl::StrCat("backward runs a second time through '", view_of(node.op),
-                          "', whose saved tensors were released by the first; pass retain_graph "
-                          "to the first");
+      return str_cat("backward runs a second time through '", node.op,
+                     "', whose saved tensors were released by the first; pass retain_graph "
+                     "to the first");
     });
     current = node.shared_from_this();
     gradients = node.backward(gradient);
     current = nullptr;
     if (gradients.size() != node.inputs.size()) {
       throw Error(ErrorCode::kInternal, node.op,
-                  absl::StrCat("backward gave ", gradients.size(), " gradients for ",
-                               node.inputs.size(), " inputs"));
+                  str_cat("backward gave ", gradients.size(), " gradients for ", node.inputs.size(),
+                          " inputs"));
     }
   }
   for (size_t i = 0; i < gradients.size(); ++i) {
@@ -208,8 +206,8 @@ void Run::visit(Node& node) {
     Tensor& part = gradients[i];
     if (part.defined() && part.dtype() != node.input_dtypes[i]) {
       throw Error(ErrorCode::kInternal, node.op,
-                  absl::StrCat("backward gave a gradient of dtype ", view_of(name(part.dtype())),
-                               " for input ", i, " of ", view_of(name(node.input_dtypes[i]))));
+                  str_cat("backward gave a gradient of dtype ", name(part.dtype()), " for input ",
+                          i, " of ", name(node.input_dtypes[i])));
     }
     if (part.defined() && part.shape() != node.input_shapes[i]) {
       part = sum_to(part, node.input_shapes[i]);

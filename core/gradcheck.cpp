@@ -2,9 +2,9 @@
 
 #include <cmath>
 
-#include "absl/strings/str_cat.h"
 #include "lockstep/core/ops/elementwise.h"
 #include "lockstep/core/ops/reduce.h"
+#include "lockstep/kernels/text.h"
 
 namespace lockstep {
 namespace {
@@ -39,9 +39,8 @@ std::string compare(const Function& function, const Tensors& inputs, const Tenso
       const double numeric = (above - below) / (2 * options.step);
       const double got = expected.data<double>()[i];
       if (!(std::abs(got - numeric) <= options.tolerance * (1 + std::abs(numeric)))) {
-        return absl::StrCat(absl::string_view(order.data(), order.size()), " gradient of input ", k,
-                            ", element ", i, ": backward gives ", got, ", differences give ",
-                            numeric);
+        return str_cat(order, " gradient of input ", k, ", element ", i, ": backward gives ", got,
+                       ", differences give ", numeric);
       }
     }
   }
@@ -78,7 +77,8 @@ std::string gradcheck(const Function& function, const Tensors& inputs, Gradcheck
     return sum(y * weights_like(y));
   };
   const Tensors fused = grad({scalar(inputs)}, wanted, {}, {}, true);
-  if (std::string wrong = compare(scalar, inputs, spread(fused), options, "first"); !wrong.empty()) {
+  if (std::string wrong = compare(scalar, inputs, spread(fused), options, "first");
+      !wrong.empty()) {
     return wrong;
   }
 
@@ -95,17 +95,16 @@ std::string gradcheck(const Function& function, const Tensors& inputs, Gradcheck
   const Tensors recorded = grad({scalar(inputs)}, wanted, {}, {.create_graph = true}, true);
   for (size_t k = 0; k < wanted.size(); ++k) {
     if (!fused[k].defined() && !recorded[k].defined()) continue;
-    const double difference =
-        max(abs(fused[k].detach() - recorded[k].detach())).item();
+    const double difference = max(abs(fused[k].detach() - recorded[k].detach())).item();
     if (!(difference <= options.tolerance)) {
-      return absl::StrCat("the fused and the recorded backward differ by ", difference,
-                          " for differentiable input ", k);
+      return str_cat("the fused and the recorded backward differ by ", difference,
+                     " for differentiable input ", k);
     }
   }
   if (!options.second_order) return "";
   const Tensor total = gradient_sum(inputs);
-  if (!total.requires_grad()) return compare(gradient_sum, inputs, Tensors(inputs.size()), options,
-                                             "second");
+  if (!total.requires_grad())
+    return compare(gradient_sum, inputs, Tensors(inputs.size()), options, "second");
   return compare(gradient_sum, inputs, spread(grad({total}, wanted, {}, {}, true)), options,
                  "second");
 }

@@ -8,9 +8,9 @@
 namespace lockstep {
 
 struct GradcheckOptions {
-  double step = 1e-6;          // of the central difference
-  double tolerance = 1e-6;     // |analytic - numeric| <= tolerance * (1 + |numeric|)
-  bool second_order = true;    // check the gradient of the gradient too
+  double step = 1e-6;        // of the central difference
+  double tolerance = 1e-6;   // |analytic - numeric| <= tolerance * (1 + |numeric|)
+  bool second_order = true;  // check the gradient of the gradient too
 };
 
 // Compares the gradients that backward gives for `function` with central differences, for every

@@ -2,11 +2,11 @@
 #include <cmath>
 #include <ostream>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "lockstep/core/autograd.h"
 #include "lockstep/core/ops/shape_ops.h"
 #include "lockstep/core/tensor.h"
+#include "lockstep/kernels/text.h"
 
 namespace lockstep {
 namespace {
@@ -61,7 +61,7 @@ class Printer {
   }
 
   std::string text(size_t i) const {
-    if (dtype_ == DType::kI64) return absl::StrCat(exact_[i]);
+    if (dtype_ == DType::kI64) return str_cat(exact_[i]);
     if (dtype_ == DType::kBool) return values_[i] != 0 ? "true" : "false";
     std::string out = format_(values_[i]);
     // A float that happens to be whole still reads as a float.
@@ -121,12 +121,12 @@ class Printer {
 std::string Tensor::to_string() const {
   if (!defined()) return "tensor(undefined)";
   const std::string_view dtype = lockstep::name(this->dtype());
-  std::string out = absl::StrCat(Printer(*this).print(), "  # ", lockstep::to_string(shape()), " ",
-                                 absl::string_view(dtype.data(), dtype.size()));
+  std::string out =
+      str_cat(Printer(*this).print(), "  # ", lockstep::to_string(shape()), " ", dtype);
   if (device().is_cuda()) absl::StrAppend(&out, " ", device().name());
   if (impl_->grad_fn != nullptr) {
     const std::string_view op = impl_->grad_fn->op;
-    absl::StrAppend(&out, " by ", absl::string_view(op.data(), op.size()));
+    absl::StrAppend(&out, " by ", op);
   } else if (impl_->requires_grad) {
     absl::StrAppend(&out, " requires_grad");
   }

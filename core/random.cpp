@@ -1,8 +1,8 @@
 #include "lockstep/core/random.h"
 
-#include "absl/strings/str_cat.h"
 #include "lockstep/kernels/launch.h"
 #include "lockstep/kernels/philox.h"
+#include "lockstep/kernels/text.h"
 
 namespace lockstep {
 namespace {
@@ -44,7 +44,7 @@ Tensor randn(const Shape& shape, TensorOptions options, Generator* generator) {
 Tensor randint(int64_t low, int64_t high, const Shape& shape, TensorOptions options,
                Generator* generator) {
   check(low < high, "randint",
-        [&] { return absl::StrCat("want low < high, got ", low, " and ", high); });
+        [&] { return str_cat("want low < high, got ", low, " and ", high); });
   Tensor out = Tensor::empty(shape, options);
   Generator& g = choose(generator);
   launch<kernels::RandInt>(options.device, out.view(), low, high, g.seed, g.take(out.numel()));
@@ -52,7 +52,7 @@ Tensor randint(int64_t low, int64_t high, const Shape& shape, TensorOptions opti
 }
 
 Tensor randperm(int64_t n, Generator* generator) {
-  check(n >= 0, "randperm", [&] { return absl::StrCat("want 0 and more, got ", n); });
+  check(n >= 0, "randperm", [&] { return str_cat("want 0 and more, got ", n); });
   Tensor out = Tensor::arange(n);
   if (n < 2) return out;
   // Fisher and Yates: place i takes one of the first i + 1.

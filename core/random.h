@@ -28,8 +28,8 @@ void manual_seed(uint64_t seed);
 Tensor rand(const Shape& shape, TensorOptions options = {}, Generator* generator = nullptr);
 Tensor randn(const Shape& shape, TensorOptions options = {}, Generator* generator = nullptr);
 // Integers in [low, high).
-Tensor randint(int64_t low, int64_t high, const Shape& shape,
-               TensorOptions options = {DType::kI64}, Generator* generator = nullptr);
+Tensor randint(int64_t low, int64_t high, const Shape& shape, TensorOptions options = {DType::kI64},
+               Generator* generator = nullptr);
 // A permutation of 0 … n - 1 (i64).
 Tensor randperm(int64_t n, Generator* generator = nullptr);
 

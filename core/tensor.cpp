@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <numeric>
 
-#include "absl/strings/str_cat.h"
 #include "lockstep/core/autograd.h"
 #include "lockstep/core/ops/shape_ops.h"
 #include "lockstep/kernels/copy.h"
 #include "lockstep/kernels/launch.h"
 #include "lockstep/kernels/memory.h"
+#include "lockstep/kernels/text.h"
 
 namespace lockstep {
 namespace {
@@ -20,9 +20,8 @@ const TensorImpl& get(const Tensor& tensor, std::string_view op) {
 
 std::string describe(const TensorImpl& impl) {
   const std::string_view dtype = name(impl.dtype);
-  return absl::StrCat(impl.name.empty() ? "a tensor" : impl.name, " of shape ",
-                      to_string(impl.shape), " and dtype ",
-                      absl::string_view(dtype.data(), dtype.size()));
+  return str_cat(impl.name.empty() ? "a tensor" : impl.name, " of shape ", to_string(impl.shape),
+                 " and dtype ", dtype);
 }
 
 // True where the elements fill one block of memory, each once, in some order of the dimensions.
@@ -44,8 +43,8 @@ bool is_dense(const Shape& shape, const Strides& strides) {
 // not differentiate.
 void check_unrecorded(const Tensor& tensor, std::string_view op) {
   check(!grad_enabled() || !tensor.requires_grad(), op, [&] {
-    return absl::StrCat(describe(*tensor.impl()),
-                        " requires a gradient, and this call is not recorded: put it under NoGrad");
+    return str_cat(describe(*tensor.impl()),
+                   " requires a gradient, and this call is not recorded: put it under NoGrad");
   });
 }
 
@@ -77,7 +76,7 @@ Tensor Tensor::full(const Shape& shape, double value, TensorOptions options) {
 Tensor Tensor::scalar(double value, TensorOptions options) { return full({}, value, options); }
 
 Tensor Tensor::arange(int64_t end, TensorOptions options) {
-  check(end >= 0, "arange", [&] { return absl::StrCat("want an end of 0 and more, got ", end); });
+  check(end >= 0, "arange", [&] { return str_cat("want an end of 0 and more, got ", end); });
   std::vector<int64_t> values(static_cast<size_t>(end));
   std::iota(values.begin(), values.end(), 0);
   return from(values, {end}).to(options.dtype);
@@ -87,8 +86,8 @@ template <class T>
 Tensor Tensor::from(std::span<const T> values, const Shape& shape) {
   const int64_t wanted = lockstep::numel(shape, "from");
   check(static_cast<int64_t>(values.size()) == wanted, "from", [&] {
-    return absl::StrCat("want ", wanted, " values for shape ", lockstep::to_string(shape),
-                        ", got ", values.size());
+    return str_cat("want ", wanted, " values for shape ", lockstep::to_string(shape), ", got ",
+                   values.size());
   });
   Tensor out = empty(shape, {dtype_of<T>()});
   std::copy(values.begin(), values.end(), static_cast<T*>(out.impl()->data()));
@@ -142,12 +141,11 @@ T* Tensor::data() const {
   const TensorImpl& impl = get(*this, "data");
   check(impl.dtype == dtype_of<T>(), "data", [&] {
     const std::string_view wanted = lockstep::name(dtype_of<T>());
-    return absl::StrCat("want a tensor of ", absl::string_view(wanted.data(), wanted.size()),
-                        ", got ", describe(impl));
+    return str_cat("want a tensor of ", wanted, ", got ", describe(impl));
   });
   check(impl.storage->device.is_cpu(), "data", [&] {
-    return absl::StrCat("want a tensor on cpu, got ", describe(impl), " on ",
-                        impl.storage->device.name());
+    return str_cat("want a tensor on cpu, got ", describe(impl), " on ",
+                   impl.storage->device.name());
   });
   return static_cast<T*>(impl.data());
 }
@@ -164,7 +162,7 @@ template <class R>
 R only_value(const Tensor& tensor, std::string_view op) {
   const TensorImpl& impl = get(tensor, op);
   check(tensor.numel() == 1, op,
-        [&] { return absl::StrCat("want a tensor of one element, got ", describe(impl)); });
+        [&] { return str_cat("want a tensor of one element, got ", describe(impl)); });
   return visit_dtype(impl.dtype, [&](auto tag) -> R {
     using T = typename decltype(tag)::type;
     const T value = *tensor.data<T>();
@@ -189,7 +187,7 @@ std::vector<T> Tensor::to_vector() const {
   return std::vector<T>(first, first + dense.numel());
 }
 
-#define LOCKSTEP_INSTANTIATE(T)       \
+#define LOCKSTEP_INSTANTIATE(T)        \
   template T* Tensor::data<T>() const; \
   template std::vector<T> Tensor::to_vector<T>() const;
 LOCKSTEP_INSTANTIATE(float)
@@ -207,8 +205,8 @@ void Tensor::copy_(const Tensor& source) {
   check_unrecorded(*this, "copy_");
   NoGrad no_grad;
   check(device() == source.device(), "copy_", [&] {
-    return absl::StrCat("want both tensors on ", device().name(), ", got one on ",
-                        source.device().name());
+    return str_cat("want both tensors on ", device().name(), ", got one on ",
+                   source.device().name());
   });
   launch<kernels::Copy>(device(), expand(source, shape()).view(), view());
   mark_changed("copy_");
@@ -255,10 +253,9 @@ bool Tensor::requires_grad() const {
 Tensor& Tensor::set_requires_grad(bool requires_grad) {
   const TensorImpl& impl = get(*this, "set_requires_grad");
   check(!requires_grad || is_floating(impl.dtype), "set_requires_grad",
-        [&] { return absl::StrCat("want a floating dtype, got ", describe(impl)); });
+        [&] { return str_cat("want a floating dtype, got ", describe(impl)); });
   check(impl.grad_fn == nullptr, "set_requires_grad", [&] {
-    return absl::StrCat("want a leaf, got the result of '", impl.grad_fn->op,
-                        "'; detach() it first");
+    return str_cat("want a leaf, got the result of '", impl.grad_fn->op, "'; detach() it first");
   });
   impl_->requires_grad = requires_grad;
   return *this;
@@ -270,10 +267,10 @@ bool Tensor::has_grad() const { return get(*this, "has_grad").grad.defined(); }
 Tensor Tensor::grad() const {
   const TensorImpl& impl = get(*this, "grad");
   check(impl.grad.defined(), "grad", [&] {
-    return absl::StrCat("no gradient of ", describe(impl), " was computed; ",
-                        !requires_grad() ? "it does not require one"
-                        : !is_leaf() ? "it is the result of an op: use register_hook() or grad()"
-                                     : "no backward reached it");
+    return str_cat("no gradient of ", describe(impl), " was computed; ",
+                   !requires_grad() ? "it does not require one"
+                   : !is_leaf()     ? "it is the result of an op: use register_hook() or grad()"
+                                    : "no backward reached it");
   });
   return impl.grad;
 }
@@ -283,8 +280,8 @@ void Tensor::set_grad(const Tensor& grad) {
   if (grad.defined()) {
     check(grad.shape() == impl.shape && grad.dtype() == impl.dtype && grad.device() == device(),
           "set_grad", [&] {
-            return absl::StrCat("want a gradient for ", describe(impl), ", got ",
-                                describe(*grad.impl()), " on ", grad.device().name());
+            return str_cat("want a gradient for ", describe(impl), ", got ", describe(*grad.impl()),
+                           " on ", grad.device().name());
           });
     check(!grad.is_same(*this), "set_grad", "a tensor cannot be its own gradient");
   }
@@ -330,13 +327,12 @@ void check_same(std::string_view op, const Tensor& a, const Tensor& b) {
   get(a, op);
   get(b, op);
   check(a.device() == b.device(), op, [&] {
-    return absl::StrCat("want operands on one device, got ", describe(*a.impl()), " on ",
-                        a.device().name(), " and ", describe(*b.impl()), " on ",
-                        b.device().name());
+    return str_cat("want operands on one device, got ", describe(*a.impl()), " on ",
+                   a.device().name(), " and ", describe(*b.impl()), " on ", b.device().name());
   });
   check(a.dtype() == b.dtype(), op, [&] {
-    return absl::StrCat("want operands of one dtype, got ", describe(*a.impl()), " and ",
-                        describe(*b.impl()), "; convert one with to()");
+    return str_cat("want operands of one dtype, got ", describe(*a.impl()), " and ",
+                   describe(*b.impl()), "; convert one with to()");
   });
 }
 

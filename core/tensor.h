@@ -3,8 +3,8 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
-#include <iosfwd>
 #include <initializer_list>
+#include <iosfwd>
 #include <memory>
 #include <span>
 #include <string>
@@ -73,9 +73,8 @@ class Tensor {
     return from(std::span<const T>(values.begin(), values.size()), shape);
   }
   template <class T>
-  static Tensor from(const std::vector<T>& values, const Shape& shape)
-    requires(!std::is_same_v<T, bool>)
-  {
+  static Tensor from(const std::vector<T>& values,
+                     const Shape& shape) requires(!std::is_same_v<T, bool>) {
     return from(std::span<const T>(values), shape);
   }
   // Wraps memory that `memory` keeps alive: `shape` elements from `data`, row-major.
@@ -204,8 +203,8 @@ struct TensorImpl {
   Strides strides;  // in elements
   DType dtype = DType::kF32;
 
-  bool requires_grad = false;      // of a leaf
-  std::shared_ptr<Node> grad_fn;   // of a recorded result
+  bool requires_grad = false;     // of a leaf
+  std::shared_ptr<Node> grad_fn;  // of a recorded result
   Tensor grad;
   std::string name;
   struct Hook {
@@ -228,7 +227,8 @@ struct TensorImpl {
   }
 
   void* data() const {
-    return static_cast<char*>(storage->memory.get()) + offset * static_cast<int64_t>(size_of(dtype));
+    return static_cast<char*>(storage->memory.get()) +
+           offset * static_cast<int64_t>(size_of(dtype));
   }
 };
 

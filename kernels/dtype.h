@@ -158,9 +158,8 @@ constexpr DType dtype_of() {
 // The type that sums of T are taken in: float for the 16-bit floats, int64_t for integers and
 // bool, T for the rest.
 template <class T>
-using Accumulator =
-    std::conditional_t<is_reduced_float_v<T>, float,
-                       std::conditional_t<std::is_floating_point_v<T>, T, int64_t>>;
+using Accumulator = std::conditional_t<is_reduced_float_v<T>, float,
+                                       std::conditional_t<std::is_floating_point_v<T>, T, int64_t>>;
 
 template <class F>
 constexpr decltype(auto) visit_floating(DType dtype, std::string_view op, F&& f) {

@@ -11,7 +11,8 @@ namespace lockstep {
 // names it. Throws Error(kDevice) for a device that this build or machine does not have.
 template <class K, class... Args>
 decltype(auto) launch(Device device, Args&&... args) {
-  if (!device.is_cpu()) [[unlikely]] require_device(device, "launch");
+  if (!device.is_cpu()) [[unlikely]]
+    require_device(device, "launch");
   return K::cpu(std::forward<Args>(args)...);
 }
 

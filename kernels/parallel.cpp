@@ -34,8 +34,6 @@ void set_num_threads(int threads) {
   override_threads.store(std::max(0, threads), std::memory_order_relaxed);
 }
 
-void set_local_ranks(int ranks) {
-  ranks_here.store(std::max(1, ranks), std::memory_order_relaxed);
-}
+void set_local_ranks(int ranks) { ranks_here.store(std::max(1, ranks), std::memory_order_relaxed); }
 
 }  // namespace lockstep

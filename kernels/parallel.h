@@ -18,16 +18,16 @@ void set_num_threads(int threads);
 void set_local_ranks(int ranks);
 
 // Runs f(begin, end) over disjoint pieces that cover [0, n), on several threads when there are at
-// least `grain` items for each. Pieces depend on n, grain and num_threads() alone. f must not throw.
+// least `grain` items for each. Pieces depend on n, grain and num_threads() alone. f must not
+// throw.
 template <class F>
 void parallel_for(int64_t n, int64_t grain, const F& f) {
-  const int64_t pieces =
-      std::min<int64_t>(num_threads(), grain > 0 ? n / grain : n);
+  const int64_t pieces = std::min<int64_t>(num_threads(), grain > 0 ? n / grain : n);
   if (pieces <= 1 || omp_in_parallel()) {
     if (n > 0) f(int64_t{0}, n);
     return;
   }
-#pragma omp parallel num_threads(static_cast<int>(pieces))
+#pragma omp parallel num_threads(static_cast <int>(pieces))
   {
     const int64_t i = omp_get_thread_num();
     const int64_t count = omp_get_num_threads();

@@ -44,9 +44,8 @@ Strides contiguous_strides(const Shape& shape) {
 }
 
 Strides channels_last_strides(const Shape& shape) {
-  check(shape.size() == 4, "channels_last", [&] {
-    return absl::StrCat("want a shape (N, C, H, W), got ", to_string(shape));
-  });
+  check(shape.size() == 4, "channels_last",
+        [&] { return absl::StrCat("want a shape (N, C, H, W), got ", to_string(shape)); });
   const int64_t c = std::max<int64_t>(shape[1], 1);
   const int64_t h = std::max<int64_t>(shape[2], 1);
   const int64_t w = std::max<int64_t>(shape[3], 1);

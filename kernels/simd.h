@@ -28,8 +28,8 @@ SimdLevel simd_level();
   __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,f16c")))
 #else
 #define LOCKSTEP_TARGET_AVX512 \
-  __attribute__(               \
-      (target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,f16c,prefer-vector-width=512")))
+  __attribute__((              \
+      target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,f16c,prefer-vector-width=512")))
 #endif
 #define LOCKSTEP_TARGET_AVX2 __attribute__((target("avx2,fma,f16c")))
 

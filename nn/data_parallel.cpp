@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include "absl/strings/str_cat.h"
 #include "lockstep/core/autograd.h"
 #include "lockstep/core/ops/shape_ops.h"
+#include "lockstep/kernels/text.h"
 
 namespace lockstep::nn {
 
@@ -26,8 +26,8 @@ DataParallel::DataParallel(std::shared_ptr<Module> module,
     if (entry.second.requires_grad()) trainable.push_back(entry);
   }
   check(!trainable.empty(), "DataParallel", [&] {
-    return absl::StrCat("want a module with a parameter that requires a gradient; of the ",
-                        wrapped_.size(), " parameters of ", module_->type_name(), " none does");
+    return str_cat("want a module with a parameter that requires a gradient; of the ",
+                   wrapped_.size(), " parameters of ", module_->type_name(), " none does");
   });
   if (group_->size() > 1) {
     reducer_ = std::make_shared<Reducer>(trainable, group_, options_.reducer);
@@ -58,9 +58,9 @@ void DataParallel::check_parameters() const {
   const size_t common = std::min(now.size(), wrapped_.size());
   const auto fail = [](const std::string& path, const char* what) {
     throw Error(ErrorCode::kInvalidArgument, "DataParallel",
-                absl::StrCat("parameter '", path, "' was ", what,
-                             " after wrapping, so its gradient would not be averaged; change the "
-                             "module first, then wrap it (values may be copied in at any time)"));
+                str_cat("parameter '", path, "' was ", what,
+                        " after wrapping, so its gradient would not be averaged; change the "
+                        "module first, then wrap it (values may be copied in at any time)"));
   };
   for (size_t i = 0; i < common; ++i) {
     if (now[i].first != wrapped_[i].first) {
@@ -70,8 +70,7 @@ void DataParallel::check_parameters() const {
                                           : "renamed");
     }
     if (!now[i].second.is_same(wrapped_[i].second)) fail(now[i].first, "replaced");
-    if (reducer_ != nullptr && now[i].second.requires_grad() &&
-        !reducer_->manages(now[i].second)) {
+    if (reducer_ != nullptr && now[i].second.requires_grad() && !reducer_->manages(now[i].second)) {
       fail(now[i].first, "unfrozen");
     }
   }

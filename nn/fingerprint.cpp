@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "lockstep/core/autograd.h"
+#include "lockstep/kernels/text.h"
 #include "xxhash.h"
 
 namespace lockstep::nn {
@@ -13,8 +13,7 @@ namespace {
 
 std::string layout_line(const std::string& path, const Tensor& tensor) {
   const std::string_view dtype = name(tensor.dtype());
-  return absl::StrCat("'", path, "' ", to_string(tensor.shape()), " ",
-                      absl::string_view(dtype.data(), dtype.size()));
+  return str_cat("'", path, "' ", to_string(tensor.shape()), " ", dtype);
 }
 
 // The texts of all ranks, which may differ in length.
@@ -53,7 +52,8 @@ void check_same_layout(const NamedTensors& tensors, comm::Communicator& group,
                        std::string_view op) {
   if (group.size() == 1) return;
   std::string text;
-  for (const auto& [path, tensor] : tensors) absl::StrAppend(&text, layout_line(path, tensor), "\n");
+  for (const auto& [path, tensor] : tensors)
+    absl::StrAppend(&text, layout_line(path, tensor), "\n");
   const std::vector<std::string> texts = gather_texts(text, group);
   const std::vector<std::string> first = absl::StrSplit(texts[0], '\n');
   for (size_t r = 1; r < texts.size(); ++r) {
@@ -65,10 +65,10 @@ void check_same_layout(const NamedTensors& tensors, comm::Communicator& group,
       return i < lines.size() && !lines[i].empty() ? lines[i] : std::string("nothing");
     };
     throw Error(ErrorCode::kMismatch, op,
-                absl::StrCat("want the same model on every rank, but rank 0 has ", entry(first),
-                             " as its tensor ", i, " and rank ", r, " has ", entry(other), " (rank 0: ",
-                             first.size() - 1, " tensors, rank ", r, ": ", other.size() - 1,
-                             "); build the model in the same way everywhere"));
+                str_cat("want the same model on every rank, but rank 0 has ", entry(first),
+                        " as its tensor ", i, " and rank ", r, " has ", entry(other),
+                        " (rank 0: ", first.size() - 1, " tensors, rank ", r, ": ",
+                        other.size() - 1, "); build the model in the same way everywhere"));
   }
 }
 
@@ -91,16 +91,16 @@ void check_same_values(const NamedTensors& tensors, comm::Communicator& group,
     }
     if (others.empty()) continue;
     if (++differing == 1) {
-      first = absl::StrCat("'", tensors[i].first, "' differs from rank 0's on rank",
-                           others.size() == 1 ? " " : "s ", absl::StrJoin(others, ", "));
+      first = str_cat("'", tensors[i].first, "' differs from rank 0's on rank",
+                      others.size() == 1 ? " " : "s ", absl::StrJoin(others, ", "));
     }
   }
   if (differing == 0) return;
   throw Error(ErrorCode::kMismatch, op,
-              absl::StrCat("replicas have drifted apart: ", first, ", and ", differing - 1,
-                           " more of ", tensors.size(),
-                           " tensors differ; change parameters in the same way on every rank (a "
-                           "checkpoint is loaded on all of them)"));
+              str_cat("replicas have drifted apart: ", first, ", and ", differing - 1, " more of ",
+                      tensors.size(),
+                      " tensors differ; change parameters in the same way on every rank (a "
+                      "checkpoint is loaded on all of them)"));
 }
 
 void broadcast_values(const NamedTensors& tensors, comm::Communicator& group, int root) {

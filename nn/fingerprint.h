@@ -2,15 +2,12 @@
 
 #include <cstdint>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "lockstep/comm/communicator.h"
 #include "lockstep/core/tensor.h"
+#include "lockstep/nn/module.h"
 
 namespace lockstep::nn {
-
-using NamedTensors = std::vector<std::pair<std::string, Tensor>>;
 
 // XXH3 (64 bits) of the tensor's values in row-major order, dtype and shape left out. Equal values
 // with different bits (0 and -0, two NaNs) differ.

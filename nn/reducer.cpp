@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <numeric>
 
-#include "absl/strings/str_cat.h"
 #include "lockstep/core/autograd.h"
 #include "lockstep/core/ops/shape_ops.h"
+#include "lockstep/kernels/text.h"
 #include "lockstep/nn/collectives.h"
 
 namespace lockstep::nn {
@@ -15,9 +15,8 @@ Reducer::Reducer(NamedTensors parameters, std::shared_ptr<comm::Communicator> gr
     : group_(std::move(group)), options_(options) {
   for (auto& [path, parameter] : parameters) {
     check(parameter.is_contiguous(), "DataParallel", [&] {
-      return absl::StrCat("want contiguous parameters, but '", path, "' has shape ",
-                          to_string(parameter.shape()), " and strides ",
-                          to_string(parameter.strides()));
+      return str_cat("want contiguous parameters, but '", path, "' has shape ",
+                     to_string(parameter.shape()), " and strides ", to_string(parameter.strides()));
     });
     Slot slot;
     slot.name = path;
@@ -121,9 +120,9 @@ void Reducer::on_accumulated(size_t i) {
   if (!synchronise_) return;
   arm();
   check(!slot.ready, "DataParallel", [&] {
-    return absl::StrCat("the gradient of '", slot.name,
-                        "' was accumulated a second time in one backward, after its bucket may "
-                        "have been reduced; call backward() inside of backward() under no_sync()");
+    return str_cat("the gradient of '", slot.name,
+                   "' was accumulated a second time in one backward, after its bucket may "
+                   "have been reduced; call backward() inside of backward() under no_sync()");
   });
   place(slot);
   slot.ready = true;
@@ -202,8 +201,9 @@ std::vector<bool> Reducer::agree() {
   const int64_t version = version_sum() - version_base_;
   votes.push_back(version);
   votes.push_back(-version);
-  group_->all_reduce(votes.data(), votes.data(), static_cast<int64_t>(votes.size()), DType::kI64,
-                     comm::ReduceOp::kMax)
+  group_
+      ->all_reduce(votes.data(), votes.data(), static_cast<int64_t>(votes.size()), DType::kI64,
+                   comm::ReduceOp::kMax)
       .wait();
   const int64_t least = -votes.back();
   const int64_t greatest = votes[votes.size() - 2];

@@ -57,11 +57,11 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
     Tensor parameter;
     int64_t hook = 0;
     size_t bucket = 0;
-    Tensor view;           // the parameter's part of its bucket, in the parameter's shape
-    bool dirty = false;    // accumulated since the last reduction
-    bool ready = false;    // in its bucket during this backward
-    Tensor before;         // the gradient to restore if no rank is dirty
-    Tensor recorded;       // a gradient that has a graph (create_graph)
+    Tensor view;         // the parameter's part of its bucket, in the parameter's shape
+    bool dirty = false;  // accumulated since the last reduction
+    bool ready = false;  // in its bucket during this backward
+    Tensor before;       // the gradient to restore if no rank is dirty
+    Tensor recorded;     // a gradient that has a graph (create_graph)
   };
   struct Bucket {
     Tensor data;  // flat, in memory that the transport reduces in place

@@ -1,11 +1,11 @@
 #include "lockstep/core/ops/conv.h"
 
-#include "absl/strings/str_cat.h"
 #include "lockstep/core/autograd.h"
 #include "lockstep/core/ops/reduce.h"
 #include "lockstep/core/ops/shape_ops.h"
 #include "lockstep/kernels/conv.h"
 #include "lockstep/kernels/launch.h"
+#include "lockstep/kernels/text.h"
 
 namespace lockstep {
 namespace {
@@ -25,8 +25,8 @@ Shape output_shape(std::string_view op, const Shape& x, const Shape& weight,
                    const Conv2dOptions& options) {
   const int64_t groups = options.groups;
   const auto message = [&](std::string_view what) {
-    return absl::StrCat(absl::string_view(what.data(), what.size()), ", got x ", to_string(x),
-                        ", weight ", to_string(weight), ", groups ", groups);
+    return str_cat(what, ", got x ", to_string(x), ", weight ", to_string(weight), ", groups ",
+                   groups);
   };
   for (size_t axis : {0, 1}) {
     check(options.stride[axis] > 0 && options.padding[axis] >= 0 && options.dilation[axis] > 0, op,
@@ -35,8 +35,9 @@ Shape output_shape(std::string_view op, const Shape& x, const Shape& weight,
   check(x.size() == 4 && weight.size() == 4 && groups > 0, op,
         [&] { return message("want x (N, C, H, W) and weight (O, C / groups, kh, kw)"); });
   check(x[1] == weight[1] * groups && weight[0] % groups == 0, op, [&] {
-    return message("want as many channels in x as weight has, times groups, and O a multiple of "
-                   "groups");
+    return message(
+        "want as many channels in x as weight has, times groups, and O a multiple of "
+        "groups");
   });
   const Shape out = {x[0], weight[0], output_size(x[2], weight[2], 0, options),
                      output_size(x[3], weight[3], 1, options)};
@@ -59,24 +60,22 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias,
   const Shape shape = output_shape("conv2d", x.shape(), weight.shape(), options);
   if (bias.defined()) {
     check_same("conv2d", x, bias);
-    check(bias.shape() == Shape{shape[1]}, "conv2d", [&] {
-      return absl::StrCat("want a bias (", shape[1], "), got ", to_string(bias.shape()));
-    });
+    check(bias.shape() == Shape{shape[1]}, "conv2d",
+          [&] { return str_cat("want a bias (", shape[1], "), got ", to_string(bias.shape())); });
   }
   Tensor y = empty_channels_last(shape, x.options());
   const View bias_view = bias.defined() ? bias.view() : View();
   launch<kernels::Conv2d>(x.device(), x.view(), weight.view(),
                           bias.defined() ? &bias_view : nullptr, y.view(), params(options));
-  return record("conv2d", y, {x, weight, bias},
-                [x = Saved(x), weight = Saved(weight), x_shape = x.shape(),
-                 weight_shape = weight.shape(), options](const Tensor& g) {
-                  return Tensors{
-                      wants_gradient(0) ? conv2d_input_grad(g, weight.get(), x_shape, options)
-                                        : Tensor(),
-                      wants_gradient(1) ? conv2d_weight_grad(g, x.get(), weight_shape, options)
-                                        : Tensor(),
-                      wants_gradient(2) ? sum(g, {0, 2, 3}) : Tensor()};
-                });
+  return record(
+      "conv2d", y, {x, weight, bias},
+      [x = Saved(x), weight = Saved(weight), x_shape = x.shape(), weight_shape = weight.shape(),
+       options](const Tensor& g) {
+        return Tensors{
+            wants_gradient(0) ? conv2d_input_grad(g, weight.get(), x_shape, options) : Tensor(),
+            wants_gradient(1) ? conv2d_weight_grad(g, x.get(), weight_shape, options) : Tensor(),
+            wants_gradient(2) ? sum(g, {0, 2, 3}) : Tensor()};
+      });
 }
 
 // With <a, b> the sum of products: <u, input_grad(g, w)> = <conv2d(u, w), g>, which gives both
@@ -86,7 +85,7 @@ Tensor conv2d_input_grad(const Tensor& grad, const Tensor& weight, const Shape& 
   check_same("conv2d_input_grad", grad, weight);
   check(grad.shape() == output_shape("conv2d_input_grad", input_shape, weight.shape(), options),
         "conv2d_input_grad",
-        [&] { return absl::StrCat("got a gradient of shape ", to_string(grad.shape())); });
+        [&] { return str_cat("got a gradient of shape ", to_string(grad.shape())); });
   Tensor y = empty_channels_last(input_shape, grad.options());
   launch<kernels::Conv2dInputGrad>(grad.device(), grad.view(), weight.view(), y.view(),
                                    params(options));
@@ -105,17 +104,17 @@ Tensor conv2d_weight_grad(const Tensor& grad, const Tensor& x, const Shape& weig
   check_same("conv2d_weight_grad", grad, x);
   check(grad.shape() == output_shape("conv2d_weight_grad", x.shape(), weight_shape, options),
         "conv2d_weight_grad",
-        [&] { return absl::StrCat("got a gradient of shape ", to_string(grad.shape())); });
+        [&] { return str_cat("got a gradient of shape ", to_string(grad.shape())); });
   Tensor y = Tensor::empty(weight_shape, grad.options());
   launch<kernels::Conv2dWeightGrad>(grad.device(), grad.view(), x.view(), y.view(),
                                     params(options));
-  return record("conv2d_weight_grad", y, {grad, x},
-                [grad = Saved(grad), x = Saved(x), x_shape = x.shape(), options](const Tensor& u) {
-                  return Tensors{
-                      wants_gradient(0) ? conv2d(x.get(), u, Tensor(), options) : Tensor(),
-                      wants_gradient(1) ? conv2d_input_grad(grad.get(), u, x_shape, options)
-                                        : Tensor()};
-                });
+  return record(
+      "conv2d_weight_grad", y, {grad, x},
+      [grad = Saved(grad), x = Saved(x), x_shape = x.shape(), options](const Tensor& u) {
+        return Tensors{
+            wants_gradient(0) ? conv2d(x.get(), u, Tensor(), options) : Tensor(),
+            wants_gradient(1) ? conv2d_input_grad(grad.get(), u, x_shape, options) : Tensor()};
+      });
 }
 
 }  // namespace lockstep

@@ -7,8 +7,8 @@
 namespace lockstep {
 
 struct Conv2dOptions {
-  std::array<int64_t, 2> stride = {1, 1};    // rows, columns; likewise below
-  std::array<int64_t, 2> padding = {0, 0};   // zeros on both sides
+  std::array<int64_t, 2> stride = {1, 1};   // rows, columns; likewise below
+  std::array<int64_t, 2> padding = {0, 0};  // zeros on both sides
   std::array<int64_t, 2> dilation = {1, 1};
   int64_t groups = 1;
 };

@@ -1,9 +1,9 @@
 #include "lockstep/core/ops/elementwise.h"
 
-#include "absl/strings/str_cat.h"
 #include "lockstep/core/autograd.h"
 #include "lockstep/core/ops/shape_ops.h"
 #include "lockstep/kernels/launch.h"
+#include "lockstep/kernels/text.h"
 
 namespace lockstep {
 namespace {
@@ -107,8 +107,8 @@ Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
   check_same("where", a, b);
   check(condition.dtype() == DType::kBool && condition.device() == a.device(), "where",
         "want a condition of dtype bool on the operands' device");
-  const Shape shape = broadcast_shapes(
-      condition.shape(), broadcast_shapes(a.shape(), b.shape(), "where"), "where");
+  const Shape shape =
+      broadcast_shapes(condition.shape(), broadcast_shapes(a.shape(), b.shape(), "where"), "where");
   Tensor y = empty_result(shape, a.dtype(), {a, b});
   launch<kernels::Where>(a.device(), expanded(condition, shape), expanded(a, shape),
                          expanded(b, shape), y.view());
@@ -129,7 +129,7 @@ Tensor where(const Tensor& condition, double a, const Tensor& b) {
 
 Tensor clamp(const Tensor& x, double low, double high) {
   check(low <= high, "clamp",
-        [&] { return absl::StrCat("want low <= high, got ", low, " and ", high); });
+        [&] { return str_cat("want low <= high, got ", low, " and ", high); });
   return where(lt(x, low), constant_like(x, low), where(gt(x, high), constant_like(x, high), x));
 }
 
@@ -143,8 +143,8 @@ template <class Op>
 void in_place(const char* op, Tensor& x, const Tensor& other) {
   check_same(op, x, other);
   check(broadcast_shapes(x.shape(), other.shape(), op) == x.shape(), op, [&] {
-    return absl::StrCat("want an operand that broadcasts to ", to_string(x.shape()), ", got ",
-                        to_string(other.shape()));
+    return str_cat("want an operand that broadcasts to ", to_string(x.shape()), ", got ",
+                   to_string(other.shape()));
   });
   TensorImpl& impl = *x.impl();
   if (!grad_enabled() || !(x.requires_grad() || other.requires_grad())) {
@@ -153,9 +153,9 @@ void in_place(const char* op, Tensor& x, const Tensor& other) {
     return;
   }
   check(!impl.requires_grad, op, [&] {
-    return absl::StrCat(x.name().empty() ? "a leaf" : x.name(),
-                        " requires a gradient and cannot be changed in place in the graph; put "
-                        "the call under NoGrad, or use the form that returns a new tensor");
+    return str_cat(x.name().empty() ? "a leaf" : x.name(),
+                   " requires a gradient and cannot be changed in place in the graph; put "
+                   "the call under NoGrad, or use the form that returns a new tensor");
   });
   check(impl.storage->views.load(std::memory_order_relaxed) == 0, op,
         "the memory is shared with a view, which would miss the change in the graph; use the form "

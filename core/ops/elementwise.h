@@ -14,9 +14,9 @@ namespace lockstep {
 LOCKSTEP_UNARY_OPS(LOCKSTEP_DECLARE)
 #undef LOCKSTEP_DECLARE
 
-#define LOCKSTEP_DECLARE(Op, function)                  \
-  Tensor function(const Tensor& a, const Tensor& b);    \
-  Tensor function(const Tensor& a, double b);           \
+#define LOCKSTEP_DECLARE(Op, function)               \
+  Tensor function(const Tensor& a, const Tensor& b); \
+  Tensor function(const Tensor& a, double b);        \
   Tensor function(double a, const Tensor& b);
 LOCKSTEP_BINARY_OPS(LOCKSTEP_DECLARE)
 LOCKSTEP_COMPARE_OPS(LOCKSTEP_DECLARE)  // results are bool and carry no gradient
@@ -35,9 +35,9 @@ Tensor constant_like(const Tensor& x, double value);
 
 inline Tensor operator-(const Tensor& x) { return neg(x); }
 
-#define LOCKSTEP_OPERATOR(symbol, function)                                                     \
-  inline Tensor operator symbol(const Tensor& a, const Tensor& b) { return function(a, b); }    \
-  inline Tensor operator symbol(const Tensor& a, double b) { return function(a, b); }           \
+#define LOCKSTEP_OPERATOR(symbol, function)                                                  \
+  inline Tensor operator symbol(const Tensor& a, const Tensor& b) { return function(a, b); } \
+  inline Tensor operator symbol(const Tensor& a, double b) { return function(a, b); }        \
   inline Tensor operator symbol(double a, const Tensor& b) { return function(a, b); }
 LOCKSTEP_OPERATOR(+, add)
 LOCKSTEP_OPERATOR(-, sub)

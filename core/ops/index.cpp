@@ -1,24 +1,23 @@
 #include "lockstep/core/ops/index.h"
 
-#include "absl/strings/str_cat.h"
 #include "lockstep/core/autograd.h"
 #include "lockstep/core/ops/shape_ops.h"
 #include "lockstep/kernels/index.h"
 #include "lockstep/kernels/launch.h"
+#include "lockstep/kernels/text.h"
 
 namespace lockstep {
 namespace {
 
 void check_index(std::string_view op, const Tensor& index, int64_t size) {
   check(index.dim() == 1 && index.dtype() == DType::kI64, op, [&] {
-    return absl::StrCat("want an index of one dimension and dtype i64, got shape ",
-                        to_string(index.shape()));
+    return str_cat("want an index of one dimension and dtype i64, got shape ",
+                   to_string(index.shape()));
   });
   const std::vector<int64_t> places = index.to_vector<int64_t>();
   for (size_t i = 0; i < places.size(); ++i) {
     check(places[i] >= 0 && places[i] < size, op, [&] {
-      return absl::StrCat("want places from 0 to ", size - 1, ", got ", places[i], " at position ",
-                          i);
+      return str_cat("want places from 0 to ", size - 1, ", got ", places[i], " at position ", i);
     });
   }
 }
@@ -43,9 +42,8 @@ Tensor index_add(const Shape& shape, int64_t dim, const Tensor& index, const Ten
   const int64_t axis = normalize_dim(dim, x.dim(), "index_add");
   Shape wanted = shape;
   if (!wanted.empty()) wanted[static_cast<size_t>(axis)] = index.numel();
-  check(x.dim() > 0 && x.shape() == wanted, "index_add", [&] {
-    return absl::StrCat("want x ", to_string(wanted), ", got ", to_string(x.shape()));
-  });
+  check(x.dim() > 0 && x.shape() == wanted, "index_add",
+        [&] { return str_cat("want x ", to_string(wanted), ", got ", to_string(x.shape())); });
   check_index("index_add", index, shape[static_cast<size_t>(axis)]);
   Tensor y = Tensor::zeros(shape, x.options());
   launch<kernels::IndexAdd>(x.device(), x.view(), index.view(), y.view(), axis);
@@ -56,8 +54,8 @@ Tensor index_add(const Shape& shape, int64_t dim, const Tensor& index, const Ten
 
 Tensor embedding(const Tensor& weight, const Tensor& index) {
   check(weight.dim() == 2 && index.dtype() == DType::kI64, "embedding", [&] {
-    return absl::StrCat("want weight (V, D) and an i64 index, got shapes ",
-                        to_string(weight.shape()), " and ", to_string(index.shape()));
+    return str_cat("want weight (V, D) and an i64 index, got shapes ", to_string(weight.shape()),
+                   " and ", to_string(index.shape()));
   });
   Shape shape = index.shape();
   shape.push_back(weight.size(1));

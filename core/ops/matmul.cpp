@@ -1,11 +1,11 @@
 #include "lockstep/core/ops/matmul.h"
 
-#include "absl/strings/str_cat.h"
 #include "lockstep/core/autograd.h"
 #include "lockstep/core/ops/reduce.h"
 #include "lockstep/core/ops/shape_ops.h"
 #include "lockstep/kernels/launch.h"
 #include "lockstep/kernels/matmul.h"
+#include "lockstep/kernels/text.h"
 
 namespace lockstep {
 namespace {
@@ -34,8 +34,8 @@ Shape joined(Shape front, std::initializer_list<int64_t> back) {
 Tensor matmul(const Tensor& a, const Tensor& b) {
   check_same("matmul", a, b);
   const auto message = [&] {
-    return absl::StrCat("want (…, m, k) and (…, k, n), got ", to_string(a.shape()), " and ",
-                        to_string(b.shape()));
+    return str_cat("want (…, m, k) and (…, k, n), got ", to_string(a.shape()), " and ",
+                   to_string(b.shape()));
   };
   check(a.dim() > 0 && b.dim() > 0, "matmul", message);
   if (a.dim() == 1) return squeeze(matmul(unsqueeze(a, 0), b), -2);
@@ -61,9 +61,9 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   check(x.dim() >= 1 && weight.dim() == 2 && x.size(-1) == weight.size(1) &&
             (!bias.defined() || bias.shape() == Shape{weight.size(0)}),
         "linear", [&] {
-          return absl::StrCat("want x (…, in), weight (out, in) and bias (out), got ",
-                              to_string(x.shape()), ", ", to_string(weight.shape()), " and ",
-                              bias.defined() ? to_string(bias.shape()) : "no bias");
+          return str_cat("want x (…, in), weight (out, in) and bias (out), got ",
+                         to_string(x.shape()), ", ", to_string(weight.shape()), " and ",
+                         bias.defined() ? to_string(bias.shape()) : "no bias");
         });
   if (x.dim() != 2) {
     Shape shape = x.shape();

@@ -1,20 +1,18 @@
 #include "lockstep/core/ops/norm.h"
 
-#include "absl/strings/str_cat.h"
 #include "lockstep/core/autograd.h"
 #include "lockstep/core/ops/elementwise.h"
 #include "lockstep/core/ops/reduce.h"
 #include "lockstep/core/ops/shape_ops.h"
 #include "lockstep/kernels/batch_norm.h"
 #include "lockstep/kernels/launch.h"
+#include "lockstep/kernels/text.h"
 
 namespace lockstep {
 namespace {
 
 // Statistics of 16-bit inputs are f32.
-DType statistics_dtype(DType dtype) {
-  return dtype == DType::kF64 ? DType::kF64 : DType::kF32;
-}
+DType statistics_dtype(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
 
 // All dimensions but the channels'.
 Shape other_axes(const Tensor& x) {
@@ -32,8 +30,8 @@ Tensor per_channel(const Tensor& v, const Tensor& x) {
 
 void check_arguments(const Tensor& x, const BatchNormArguments& a) {
   check(x.dim() >= 2 && x.dim() <= 5 && is_floating(x.dtype()), "batch_norm", [&] {
-    return absl::StrCat("want a floating x (N, C, …) of 2 to 5 dimensions, got shape ",
-                        to_string(x.shape()));
+    return str_cat("want a floating x (N, C, …) of 2 to 5 dimensions, got shape ",
+                   to_string(x.shape()));
   });
   const Shape wanted = {x.size(1)};
   const std::pair<const char*, const Tensor*> vectors[] = {{"weight", &a.weight},
@@ -42,8 +40,8 @@ void check_arguments(const Tensor& x, const BatchNormArguments& a) {
                                                            {"running_var", &a.running_var}};
   for (const auto& [label, v] : vectors) {
     check(!v->defined() || v->shape() == wanted, "batch_norm", [&, label = label, v = v] {
-      return absl::StrCat("want ", label, " ", to_string(wanted), " for x ", to_string(x.shape()),
-                          ", got ", to_string(v->shape()));
+      return str_cat("want ", label, " ", to_string(wanted), " for x ", to_string(x.shape()),
+                     ", got ", to_string(v->shape()));
     });
   }
   check(a.training || (a.running_mean.defined() && a.running_var.defined()), "batch_norm",
@@ -66,7 +64,7 @@ Tensor apply(const Tensor& x, const Tensor& mean, const Tensor& invstd,
 struct Context {
   Saved x;
   Saved weight;
-  Saved mean;    // statistics that were applied; constants
+  Saved mean;  // statistics that were applied; constants
   Saved invstd;
   std::shared_ptr<BatchNormGroup> group;
   int64_t count;  // over the group; 0 for fixed statistics
@@ -84,8 +82,7 @@ Tensors fused_backward(const Context& c, const Tensor& g) {
   Tensor sum_g = select(sums, 0, 0);
   Tensor sum_g_xhat = select(sums, 0, 1);
   launch<kernels::BatchNormBackwardReduce>(x.device(), g.view(), x.view(), c.mean.get().view(),
-                                           c.invstd.get().view(), sum_g.view(),
-                                           sum_g_xhat.view());
+                                           c.invstd.get().view(), sum_g.view(), sum_g_xhat.view());
   Tensors out = {Tensor(), to(sum_g_xhat, c.weight_dtype), to(sum_g, c.weight_dtype)};
   Tensor total = c.count == 0 ? zeros_like(sums) : all_sum(c, sums);
   if (wants_gradient(0)) {
@@ -165,8 +162,8 @@ Tensor batch_norm(const Tensor& x, const BatchNormArguments& a) {
       }
       if (a.group != nullptr) a.group->merge_statistics(mean, m2, count);
       check(count > 1, "batch_norm", [&] {
-        return absl::StrCat("want more than one value per channel in training, got x ",
-                            to_string(x.shape()), a.group ? " over the whole group" : "");
+        return str_cat("want more than one value per channel in training, got x ",
+                       to_string(x.shape()), a.group ? " over the whole group" : "");
       });
       update_running(a, mean, m2, count);
       invstd = rsqrt(m2 / static_cast<double>(count) + a.eps);
@@ -177,8 +174,14 @@ Tensor batch_norm(const Tensor& x, const BatchNormArguments& a) {
     }
   }
   Tensor y = apply(x, mean, invstd, a);
-  const Context context = {x,     a.weight, mean,  invstd, a.training ? a.group : nullptr,
-                           count, a.eps,    a.weight.defined() ? a.weight.dtype() : x.dtype()};
+  const Context context = {x,
+                           a.weight,
+                           mean,
+                           invstd,
+                           a.training ? a.group : nullptr,
+                           count,
+                           a.eps,
+                           a.weight.defined() ? a.weight.dtype() : x.dtype()};
   return record("batch_norm", y, {x, a.weight, a.bias}, [context](const Tensor& g) {
     return grad_enabled() ? recorded_backward(context, g) : fused_backward(context, g);
   });
@@ -190,8 +193,8 @@ Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, dou
   Shape axes;
   for (int64_t i = 1; i <= weight.dim(); ++i) {
     check(weight.size(-i) == x.size(-i), "layer_norm", [&] {
-      return absl::StrCat("want a weight of x's last sizes, got ", to_string(weight.shape()),
-                          " for x ", to_string(x.shape()));
+      return str_cat("want a weight of x's last sizes, got ", to_string(weight.shape()), " for x ",
+                     to_string(x.shape()));
     });
     axes.push_back(-i);
   }

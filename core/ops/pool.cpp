@@ -1,9 +1,9 @@
 #include "lockstep/core/ops/pool.h"
 
-#include "absl/strings/str_cat.h"
 #include "lockstep/core/autograd.h"
 #include "lockstep/kernels/launch.h"
 #include "lockstep/kernels/pool.h"
+#include "lockstep/kernels/text.h"
 
 namespace lockstep {
 namespace {
@@ -23,7 +23,7 @@ kernels::Pool2dParams params(const Pool2dOptions& options) {
 
 Shape output_shape(std::string_view op, const Tensor& x, const kernels::Pool2dParams& p) {
   check(x.dim() == 4 && is_floating(x.dtype()), op, [&] {
-    return absl::StrCat("want a floating x (N, C, H, W), got shape ", to_string(x.shape()));
+    return str_cat("want a floating x (N, C, H, W), got shape ", to_string(x.shape()));
   });
   Shape shape = x.shape();
   for (size_t axis : {0, 1}) {
@@ -33,8 +33,8 @@ Shape output_shape(std::string_view op, const Tensor& x, const kernels::Pool2dPa
     const int64_t reach = p.dilation[axis] * (p.kernel[axis] - 1) + 1;
     const int64_t room = x.shape()[2 + axis] + 2 * p.padding[axis] - reach;
     check(room >= 0, op, [&] {
-      return absl::StrCat("want a window that fits into the padded input, got x ",
-                          to_string(x.shape()), " and a window of ", reach);
+      return str_cat("want a window that fits into the padded input, got x ", to_string(x.shape()),
+                     " and a window of ", reach);
     });
     shape[2 + axis] = room / p.stride[axis] + 1;
   }
@@ -56,9 +56,8 @@ Tensor max_pool2d_gather(const Tensor& x, const Tensor& places);
 Tensor max_pool2d_scatter(const Tensor& g, const Tensor& places, const Shape& x_shape) {
   Tensor gx = empty_in_order_of(places, x_shape, g.dtype());
   launch<kernels::MaxPool2dBackward>(g.device(), g.view(), places.view(), gx.view());
-  return record("max_pool2d_scatter", gx, {g}, [places](const Tensor& u) {
-    return Tensors{max_pool2d_gather(u, places)};
-  });
+  return record("max_pool2d_scatter", gx, {g},
+                [places](const Tensor& u) { return Tensors{max_pool2d_gather(u, places)}; });
 }
 
 // The values of x (N, C, H, W) at the places of each window's maximum.

@@ -7,9 +7,9 @@
 namespace lockstep {
 
 struct Pool2dOptions {
-  std::array<int64_t, 2> kernel = {2, 2};   // rows, columns; likewise below
-  std::array<int64_t, 2> stride = {0, 0};   // 0: the kernel's size
-  std::array<int64_t, 2> padding = {0, 0};  // at most half the kernel
+  std::array<int64_t, 2> kernel = {2, 2};    // rows, columns; likewise below
+  std::array<int64_t, 2> stride = {0, 0};    // 0: the kernel's size
+  std::array<int64_t, 2> padding = {0, 0};   // at most half the kernel
   std::array<int64_t, 2> dilation = {1, 1};  // of max_pool2d alone
   bool count_include_pad = true;             // of avg_pool2d alone
 };

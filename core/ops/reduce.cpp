@@ -2,20 +2,20 @@
 
 #include <limits>
 
-#include "absl/strings/str_cat.h"
 #include "lockstep/core/autograd.h"
 #include "lockstep/core/ops/elementwise.h"
 #include "lockstep/core/ops/shape_ops.h"
 #include "lockstep/kernels/launch.h"
 #include "lockstep/kernels/reduce.h"
+#include "lockstep/kernels/text.h"
 
 namespace lockstep {
 namespace {
 
 // What is left of a shape when some dimensions are reduced.
 struct Reduced {
-  Shape kept;        // reduced dimensions have size 1
-  Shape result;      // as the caller wants it
+  Shape kept;         // reduced dimensions have size 1
+  Shape result;       // as the caller wants it
   int64_t count = 1;  // elements that become one
 };
 
@@ -39,8 +39,7 @@ template <class Kernel>
 Tensor extreme(const Tensor& x, const Shape& dims, bool keepdim, const char* op) {
   const Reduced shape = reduced(x, dims, keepdim, op);
   check(shape.count > 0, op, [&] {
-    return absl::StrCat("want at least one element to choose from, got shape ",
-                        to_string(x.shape()));
+    return str_cat("want at least one element to choose from, got shape ", to_string(x.shape()));
   });
   Tensor y = Tensor::empty(shape.kept, x.options());
   launch<Kernel>(x.device(), x.view(), y.view());
@@ -98,8 +97,7 @@ Tensor min(const Tensor& x, const Shape& dims, bool keepdim) {
 Tensor argmax(const Tensor& x, int64_t dim, bool keepdim) {
   const Reduced shape = reduced(x, {dim}, keepdim, "argmax");
   check(shape.count > 0, "argmax", [&] {
-    return absl::StrCat("want at least one element to choose from, got shape ",
-                        to_string(x.shape()));
+    return str_cat("want at least one element to choose from, got shape ", to_string(x.shape()));
   });
   Tensor y = Tensor::empty(shape.kept, {DType::kI64, x.device()});
   launch<kernels::ArgMax>(x.device(), x.view(), y.view());
@@ -109,8 +107,8 @@ Tensor argmax(const Tensor& x, int64_t dim, bool keepdim) {
 Tensor sum_to(const Tensor& x, const Shape& shape) {
   if (x.shape() == shape) return x;
   check(x.shape().size() >= shape.size(), "sum_to", [&] {
-    return absl::StrCat("want a shape that broadcasts to ", to_string(x.shape()), ", got ",
-                        to_string(shape));
+    return str_cat("want a shape that broadcasts to ", to_string(x.shape()), ", got ",
+                   to_string(shape));
   });
   const size_t extra = x.shape().size() - shape.size();
   Shape dims;

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
 #include "lockstep/core/autograd.h"
 #include "lockstep/kernels/copy.h"
 #include "lockstep/kernels/launch.h"
+#include "lockstep/kernels/text.h"
 
 namespace lockstep {
 namespace {
@@ -38,8 +38,8 @@ Shape infer_shape(const Tensor& x, const Shape& shape) {
   Shape out = shape;
   const auto unknown = std::find(out.begin(), out.end(), -1);
   const auto message = [&] {
-    return absl::StrCat("want a shape of ", x.numel(), " elements for ", to_string(x.shape()),
-                        ", got ", to_string(shape));
+    return str_cat("want a shape of ", x.numel(), " elements for ", to_string(x.shape()), ", got ",
+                   to_string(shape));
   };
   if (unknown != out.end()) {
     *unknown = 1;
@@ -77,8 +77,7 @@ Tensor reshape(const Tensor& x, const Shape& shape) {
 
 Tensor permute(const Tensor& x, const Shape& dims) {
   const auto message = [&] {
-    return absl::StrCat("want each dimension of ", to_string(x.shape()), " once, got ",
-                        to_string(dims));
+    return str_cat("want each dimension of ", to_string(x.shape()), " once, got ", to_string(dims));
   };
   check(dims.size() == x.shape().size(), "permute", message);
   Shape shape(dims.size());
@@ -113,8 +112,7 @@ Tensor expand(const Tensor& x, const Shape& shape) {
     return true;
   };
   check(fits(), "expand", [&] {
-    return absl::StrCat("want a shape that broadcasts to ", to_string(shape), ", got ",
-                        to_string(from));
+    return str_cat("want a shape that broadcasts to ", to_string(shape), ", got ", to_string(from));
   });
   if (shape == from) return x;
   Strides strides(shape.size(), 0);
@@ -154,19 +152,19 @@ Tensor slice(const Tensor& x, int64_t dim, int64_t start, int64_t end, int64_t s
   const size_t d = dim_of(x, dim, "slice");
   const int64_t size = x.shape()[d];
   check(0 <= start && start <= end && end <= size && step > 0, "slice", [&] {
-    return absl::StrCat("want 0 <= start <= end <= ", size, " and a step over 0 for dimension ", d,
-                        " of ", to_string(x.shape()), ", got ", start, ":", end, ":", step);
+    return str_cat("want 0 <= start <= end <= ", size, " and a step over 0 for dimension ", d,
+                   " of ", to_string(x.shape()), ", got ", start, ":", end, ":", step);
   });
   Shape shape = x.shape();
   Strides strides = x.strides();
   shape[d] = (end - start + step - 1) / step;
   strides[d] *= step;
   const int64_t offset = x.impl()->offset + (shape[d] == 0 ? 0 : start * x.strides()[d]);
-  return record("slice", alias(x, shape, strides, offset), {x},
-                [from = x.shape(), d, start, step](const Tensor& g) {
-                  return Tensors{
-                      slice_scatter_zeros(g, from, static_cast<int64_t>(d), start, step)};
-                });
+  return record(
+      "slice", alias(x, shape, strides, offset), {x},
+      [from = x.shape(), d, start, step](const Tensor& g) {
+        return Tensors{slice_scatter_zeros(g, from, static_cast<int64_t>(d), start, step)};
+      });
 }
 
 Tensor slice_scatter_zeros(const Tensor& x, const Shape& shape, int64_t dim, int64_t start,
@@ -186,8 +184,8 @@ Tensor slice_scatter_zeros(const Tensor& x, const Shape& shape, int64_t dim, int
 Tensor narrow(const Tensor& x, int64_t dim, int64_t start, int64_t length) {
   const int64_t size = x.size(dim);
   check(0 <= start && 0 <= length && start <= size - length, "narrow", [&] {
-    return absl::StrCat("want a start and a length within ", size, " of dimension ", dim, " of ",
-                        to_string(x.shape()), ", got ", start, " and ", length);
+    return str_cat("want a start and a length within ", size, " of dimension ", dim, " of ",
+                   to_string(x.shape()), ", got ", start, " and ", length);
   });
   return slice(x, dim, start, start + length);
 }
@@ -195,8 +193,8 @@ Tensor narrow(const Tensor& x, int64_t dim, int64_t start, int64_t length) {
 Tensor select(const Tensor& x, int64_t dim, int64_t index) {
   const int64_t size = x.size(dim);
   check(-size <= index && index < size, "select", [&] {
-    return absl::StrCat("want an index from ", -size, " to ", size - 1, " for dimension ", dim,
-                        " of ", to_string(x.shape()), ", got ", index);
+    return str_cat("want an index from ", -size, " to ", size - 1, " for dimension ", dim, " of ",
+                   to_string(x.shape()), ", got ", index);
   });
   return squeeze(narrow(x, dim, index < 0 ? index + size : index, 1), dim);
 }
@@ -212,8 +210,8 @@ Tensor cat(std::span<const Tensor> tensors, int64_t dim) {
     Shape wanted = shape;
     if (tensor.dim() == static_cast<int64_t>(shape.size())) wanted[d] = tensor.shape()[d];
     check(tensor.shape() == wanted, "cat", [&] {
-      return absl::StrCat("want shapes that agree but for dimension ", d, ", got ",
-                          to_string(tensors[0].shape()), " and ", to_string(tensor.shape()));
+      return str_cat("want shapes that agree but for dimension ", d, ", got ",
+                     to_string(tensors[0].shape()), " and ", to_string(tensor.shape()));
     });
     lengths.push_back(tensor.shape()[d]);
   }
@@ -246,7 +244,7 @@ Tensor stack(std::span<const Tensor> tensors, int64_t dim) {
 }
 
 std::vector<Tensor> split(const Tensor& x, int64_t size, int64_t dim) {
-  check(size > 0, "split", [&] { return absl::StrCat("want a size over 0, got ", size); });
+  check(size > 0, "split", [&] { return str_cat("want a size over 0, got ", size); });
   Tensors parts;
   for (int64_t start = 0; start < x.size(dim); start += size) {
     parts.push_back(narrow(x, dim, start, std::min(size, x.size(dim) - start)));
@@ -259,9 +257,8 @@ Tensor contiguous(const Tensor& x) {
 }
 
 Tensor channels_last(const Tensor& x) {
-  check(x.dim() == 4, "channels_last", [&] {
-    return absl::StrCat("want a tensor (N, C, H, W), got shape ", to_string(x.shape()));
-  });
+  check(x.dim() == 4, "channels_last",
+        [&] { return str_cat("want a tensor (N, C, H, W), got shape ", to_string(x.shape())); });
   return x.is_channels_last()
              ? x
              : copy_with_strides(x, channels_last_strides(x.shape()), "channels_last");
@@ -274,9 +271,8 @@ Tensor to(const Tensor& x, DType dtype) {
   Tensor out = empty_like(x, dtype);
   launch<kernels::Copy>(x.device(), x.view(), out.view());
   if (!is_floating(dtype)) return out;
-  return record("to", out, {x}, [from = x.dtype()](const Tensor& g) {
-    return Tensors{to(g, from)};
-  });
+  return record("to", out, {x},
+                [from = x.dtype()](const Tensor& g) { return Tensors{to(g, from)}; });
 }
 
 }  // namespace lockstep

@@ -29,7 +29,7 @@ Tensor slice_scatter_zeros(const Tensor& x, const Shape& shape, int64_t dim, int
 Tensor cat(std::span<const Tensor> tensors, int64_t dim = 0);
 Tensor stack(std::span<const Tensor> tensors, int64_t dim = 0);
 std::vector<Tensor> split(const Tensor& x, int64_t size, int64_t dim = 0);  // views
-Tensor contiguous(const Tensor& x);     // x itself where it is
+Tensor contiguous(const Tensor& x);                                         // x itself where it is
 Tensor channels_last(const Tensor& x);  // likewise, for (N, C, H, W)
 Tensor clone(const Tensor& x);          // keeps a dense memory order
 Tensor to(const Tensor& x, DType dtype);

@@ -1,20 +1,20 @@
 #include "lockstep/core/ops/softmax.h"
 
-#include "absl/strings/str_cat.h"
 #include "lockstep/core/autograd.h"
 #include "lockstep/core/ops/elementwise.h"
 #include "lockstep/core/ops/reduce.h"
 #include "lockstep/core/ops/shape_ops.h"
 #include "lockstep/kernels/launch.h"
 #include "lockstep/kernels/softmax.h"
+#include "lockstep/kernels/text.h"
 
 namespace lockstep {
 namespace {
 
 int64_t axis_of(const Tensor& x, int64_t dim, std::string_view op) {
   check(is_floating(x.dtype()) && x.dim() > 0, op, [&] {
-    return absl::StrCat("want a floating tensor of one dimension and more, got shape ",
-                        to_string(x.shape()));
+    return str_cat("want a floating tensor of one dimension and more, got shape ",
+                   to_string(x.shape()));
   });
   return normalize_dim(dim, x.dim(), op);
 }
@@ -57,8 +57,8 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& target, Reduction reduc
   check(logits.dim() == 2 && target.dim() == 1 && logits.size(0) == target.size(0) &&
             is_floating(logits.dtype()) && target.dtype() == DType::kI64,
         "cross_entropy", [&] {
-          return absl::StrCat("want floating logits (N, C) and i64 targets (N), got shapes ",
-                              to_string(logits.shape()), " and ", to_string(target.shape()));
+          return str_cat("want floating logits (N, C) and i64 targets (N), got shapes ",
+                         to_string(logits.shape()), " and ", to_string(target.shape()));
         });
   check(logits.device() == target.device(), "cross_entropy",
         "want logits and targets on one device");
@@ -72,23 +72,22 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& target, Reduction reduc
     NoGrad no_grad;
     counted = to(ne(target, static_cast<double>(ignore_index)), logits.dtype());
   }
-  losses = record(
-      "cross_entropy", losses, {logits},
-      [logits = Saved(logits), target = Saved(target), lse = Saved(lse), counted,
-       ignore_index](const Tensor& g) {  // (N)
-        const Tensor x = logits.get();
-        if (!grad_enabled()) {
-          Tensor gx = empty_like(x);
-          launch<kernels::CrossEntropyBackward>(x.device(), x.view(), target.get().view(),
-                                                ignore_index, lse.get().view(), g.view(),
-                                                gx.view());
-          return Tensors{gx};
-        }
-        const Tensor classes = reshape(Tensor::arange(x.size(1), {DType::kI64, x.device()}),
-                                       {1, x.size(1)});
-        const Tensor hit = to(eq(unsqueeze(target.get(), 1), classes), x.dtype());
-        return Tensors{unsqueeze(g * counted, 1) * (softmax(x, 1) - hit)};
-      });
+  losses = record("cross_entropy", losses, {logits},
+                  [logits = Saved(logits), target = Saved(target), lse = Saved(lse), counted,
+                   ignore_index](const Tensor& g) {  // (N)
+                    const Tensor x = logits.get();
+                    if (!grad_enabled()) {
+                      Tensor gx = empty_like(x);
+                      launch<kernels::CrossEntropyBackward>(x.device(), x.view(),
+                                                            target.get().view(), ignore_index,
+                                                            lse.get().view(), g.view(), gx.view());
+                      return Tensors{gx};
+                    }
+                    const Tensor classes = reshape(
+                        Tensor::arange(x.size(1), {DType::kI64, x.device()}), {1, x.size(1)});
+                    const Tensor hit = to(eq(unsqueeze(target.get(), 1), classes), x.dtype());
+                    return Tensors{unsqueeze(g * counted, 1) * (softmax(x, 1) - hit)};
+                  });
   if (reduction != Reduction::kMean) return reduce(losses, reduction);
   return sum(losses) / sum(counted);
 }
@@ -96,8 +95,8 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& target, Reduction reduc
 Tensor mse_loss(const Tensor& input, const Tensor& target, Reduction reduction) {
   check_same("mse_loss", input, target);
   check(input.shape() == target.shape(), "mse_loss", [&] {
-    return absl::StrCat("want input and target of one shape, got ", to_string(input.shape()),
-                        " and ", to_string(target.shape()));
+    return str_cat("want input and target of one shape, got ", to_string(input.shape()), " and ",
+                   to_string(target.shape()));
   });
   return reduce(square(input - target), reduction);
 }

@@ -10,10 +10,10 @@
 namespace lockstep {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
-using testing::AllOf;
 
 Tensor leaf(std::initializer_list<double> values) {
   Tensor x = Tensor::from(values, {static_cast<int64_t>(values.size())});
@@ -235,9 +235,8 @@ TEST(AutogradMisuse, OutputOfSeveralElementsWantsAGradient) {
 TEST(AutogradMisuse, MissingGradientNamesTheParameter) {
   Tensor x = leaf({1});
   x.set_name("features.0.weight");
-  EXPECT_THAT([&] { x.grad(); },
-              ThrowsMessage<Error>(AllOf(HasSubstr("features.0.weight"),
-                                         HasSubstr("no backward reached it"))));
+  EXPECT_THAT([&] { x.grad(); }, ThrowsMessage<Error>(AllOf(HasSubstr("features.0.weight"),
+                                                            HasSubstr("no backward reached it"))));
 }
 
 TEST(AutogradMisuse, InPlaceOnALeafNamesIt) {
