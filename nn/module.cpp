@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "lockstep/core/autograd.h"
 #include "lockstep/core/ops/shape_ops.h"
+#include "lockstep/kernels/text.h"
 
 namespace lockstep::nn {
 namespace {
@@ -131,11 +132,8 @@ void Module::zero_grad() {
 }
 
 void Module::to(DType dtype) {
-  check(is_floating(dtype), "to", [&] {
-    const std::string_view label = name(dtype);
-    return absl::StrCat("want a floating dtype for ", type_name(), ", got ",
-                        absl::string_view(label.data(), label.size()));
-  });
+  check(is_floating(dtype), "to",
+        [&] { return str_cat("want a floating dtype for ", type_name(), ", got ", name(dtype)); });
   NoGrad no_grad;
   NamedTensors all = named_parameters();
   for (auto& buffer : named_buffers()) all.push_back(std::move(buffer));

@@ -66,8 +66,14 @@ class Optimizer {
   void check_named_state(const NamedTensors& state) const;
 
  protected:
+  // A kind of state that an optimiser keeps for each parameter: a count (i64, no dimensions), or a
+  // contiguous tensor of the parameter's shape and dtype.
+  struct StateKind {
+    std::string name;
+    bool is_count;
+  };
   // One parameter with what the optimiser keeps for it. `state` has one tensor for each of
-  // state_names(), undefined until the first step that needs it.
+  // state_kinds(), undefined until the first step that needs it.
   struct Entry {
     std::string name;
     Tensor parameter;
@@ -86,9 +92,9 @@ class Optimizer {
   // no group yet, under names that are in no group yet, and check_options() accepts `options`.
   void append_group(NamedTensors parameters, NamedNumbers options);
 
-  virtual std::vector<std::string> state_names() const = 0;
-  // A new tensor for a state of `parameter`.
-  virtual Tensor make_state(size_t index, const Tensor& parameter) const = 0;
+  virtual std::vector<StateKind> state_kinds() const = 0;
+  // Zeros for a state of `parameter`.
+  static Tensor make_state(const StateKind& kind, const Tensor& parameter);
   // Throws Error(kInvalidArgument) that names an option out of range.
   virtual void check_options(const Group& group) const = 0;
   // Steps the entries, all of which have gradients, under NoGrad.
@@ -122,8 +128,7 @@ class SGD : public Optimizer {
   void add_group(NamedTensors parameters, const SGDOptions& options);
 
  protected:
-  std::vector<std::string> state_names() const override;
-  Tensor make_state(size_t index, const Tensor& parameter) const override;
+  std::vector<StateKind> state_kinds() const override;
   void check_options(const Group& group) const override;
   void update(const Group& group, const std::vector<Entry*>& entries) override;
 };
@@ -148,8 +153,7 @@ class Adam : public Optimizer {
  protected:
   explicit Adam(bool decoupled) : decoupled_(decoupled) {}
 
-  std::vector<std::string> state_names() const override;
-  Tensor make_state(size_t index, const Tensor& parameter) const override;
+  std::vector<StateKind> state_kinds() const override;
   void check_options(const Group& group) const override;
   void update(const Group& group, const std::vector<Entry*>& entries) override;
 

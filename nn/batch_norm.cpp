@@ -1,0 +1,95 @@
+#include "lockstep/nn/batch_norm.h"
+
+#include "absl/strings/str_cat.h"
+#include "lockstep/core/autograd.h"
+
+namespace lockstep::nn {
+namespace {
+
+void check_dims(const Tensor& x, int64_t least, int64_t most, const char* op, const char* wanted) {
+  check(x.dim() >= least && x.dim() <= most, op,
+        [&] { return absl::StrCat("want x ", wanted, ", got shape ", to_string(x.shape())); });
+}
+
+}  // namespace
+
+BatchNorm::BatchNorm(int64_t num_features, const BatchNormOptions& options)
+    : num_features_(num_features), options_(options) {
+  check(num_features > 0 && options.eps >= 0, "BatchNorm", [&] {
+    return absl::StrCat("want num_features of 1 and more and eps of 0 and more, got ", num_features,
+                        " and ", options.eps);
+  });
+  const double momentum = options.momentum.value_or(0);
+  check(momentum >= 0 && momentum <= 1, "BatchNorm",
+        [&] { return absl::StrCat("want a momentum from 0 to 1, got ", momentum); });
+  if (options.affine) {
+    weight = Tensor::ones({num_features});
+    bias = Tensor::zeros({num_features});
+    register_parameter("weight", weight);
+    register_parameter("bias", bias);
+  }
+  if (options.track_running_stats) {
+    running_mean = Tensor::zeros({num_features});
+    running_var = Tensor::ones({num_features});
+    num_batches_tracked = Tensor::zeros({}, {DType::kI64});
+    register_buffer("running_mean", running_mean);
+    register_buffer("running_var", running_var);
+    register_buffer("num_batches_tracked", num_batches_tracked);
+  }
+}
+
+Tensor BatchNorm::forward(const Tensor& x) {
+  check(x.dim() >= 2 && x.size(1) == num_features_, "BatchNorm", [&] {
+    return absl::StrCat("want x (N, ", num_features_, ", …), got shape ",
+                        lockstep::to_string(x.shape()));
+  });
+  const bool track = is_training() && options_.track_running_stats;
+  const int64_t batches = track ? num_batches_tracked.item_i64() + 1 : 0;
+  const Tensor y = batch_norm(
+      x, {.weight = weight,
+          .bias = bias,
+          .running_mean = running_mean,
+          .running_var = running_var,
+          .training = is_training() || !options_.track_running_stats,
+          .momentum = options_.momentum.value_or(track ? 1 / static_cast<double>(batches) : 0),
+          .eps = options_.eps,
+          .group = is_training() ? group_ : nullptr});
+  if (track) num_batches_tracked.fill_(static_cast<double>(batches));
+  return y;
+}
+
+std::string BatchNorm::extra_repr() const {
+  return absl::StrCat(num_features_, ", eps=", options_.eps,
+                      ", momentum=", options_.momentum ? absl::StrCat(*options_.momentum) : "none",
+                      ", affine=", options_.affine ? "true" : "false",
+                      ", track_running_stats=", options_.track_running_stats ? "true" : "false",
+                      group_ ? ", synchronised" : "");
+}
+
+Tensor BatchNorm1d::forward(const Tensor& x) {
+  check_dims(x, 2, 3, "BatchNorm1d", "(N, C) or (N, C, L)");
+  return BatchNorm::forward(x);
+}
+
+Tensor BatchNorm2d::forward(const Tensor& x) {
+  check_dims(x, 4, 4, "BatchNorm2d", "(N, C, H, W)");
+  return BatchNorm::forward(x);
+}
+
+LayerNorm::LayerNorm(const Shape& shape, const LayerNormOptions& options)
+    : weight(Tensor::ones(shape)), bias(Tensor::zeros(shape)), options_(options) {
+  check(!shape.empty() && options.eps >= 0, "LayerNorm", [&] {
+    return absl::StrCat("want a shape of 1 dimension and more and eps of 0 and more, got ",
+                        lockstep::to_string(shape), " and ", options.eps);
+  });
+  register_parameter("weight", weight);
+  register_parameter("bias", bias);
+}
+
+Tensor LayerNorm::forward(const Tensor& x) { return layer_norm(x, weight, bias, options_.eps); }
+
+std::string LayerNorm::extra_repr() const {
+  return absl::StrCat(lockstep::to_string(weight.shape()), ", eps=", options_.eps);
+}
+
+}  // namespace lockstep::nn

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "lockstep/nn/module.h"
+
+namespace lockstep::nn {
+
+struct LinearOptions {
+  bool bias = true;
+};
+
+// x (..., in_features) -> x weight^T + bias (..., out_features). weight (out_features, in_features)
+// and bias (out_features) start from U(-b, b), b = 1 / sqrt(in_features).
+class Linear : public Module {
+ public:
+  Linear(int64_t in_features, int64_t out_features, const LinearOptions& options = {});
+
+  Tensor forward(const Tensor& x) override;
+  std::string extra_repr() const override;
+
+  Tensor weight;
+  Tensor bias;  // undefined without one
+
+ private:
+  int64_t in_features_;
+  int64_t out_features_;
+};
+
+// Rows of weight (num_embeddings, embedding_dim), which starts from N(0, 1), at the places in x
+// (any shape, i64): (..., embedding_dim). A place out of range is an Error(kInvalidArgument).
+class Embedding : public Module {
+ public:
+  Embedding(int64_t num_embeddings, int64_t embedding_dim);
+
+  Tensor forward(const Tensor& x) override;
+  std::string extra_repr() const override;
+
+  Tensor weight;
+};
+
+}  // namespace lockstep::nn
