@@ -1,0 +1,16 @@
+#pragma once
+
+#include "lockstep/kernels/view.h"
+
+namespace lockstep::kernels {
+
+// out (m, n) = a (m, k) times b (k, n), plus bias (n) in every row unless it is null; or batches,
+// (B, m, k), (B, k, n) and (B, m, n). f32, f64, f16 and bf16, one dtype for all; 16-bit products
+// are summed in f32. Any strides: transposes cost nothing, a matrix with neither inner stride 1 is
+// copied first. out shares no memory with the rest. k = 0 gives the bias, or zeros.
+// Throws Error(kInvalidArgument) for other dtypes, Error(kInternal) with oneDNN's message.
+struct MatMul {
+  static void cpu(const View& a, const View& b, const View& out, const View* bias);
+};
+
+}  // namespace lockstep::kernels

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <span>
+
+#include "lockstep/kernels/view.h"
+
+namespace lockstep::kernels {
+
+// Steps of optimisers over lists of tensors, each in one pass over memory. The views of one entry
+// have one floating dtype, shape and strides, and are dense in memory (no gaps, any order of the
+// dimensions); 16-bit entries are computed in f32. Scalars are computed in double and rounded to
+// the dtype once. Throws Error(kInvalidArgument) for views that are not dense or alike.
+
+struct SgdEntry {
+  View parameter;
+  View gradient;
+  View momentum;              // unused where options.momentum is 0
+  bool has_momentum = false;  // false on the first step: the buffer becomes the gradient
+};
+
+struct SgdOptions {
+  double lr = 1e-3;
+  double momentum = 0;
+  double dampening = 0;
+  double weight_decay = 0;
+  bool nesterov = false;
+};
+
+// g += weight_decay p;  b = momentum b + (1 - dampening) g, at first b = g;
+// p -= lr (nesterov ? g + momentum b : b), or lr g without momentum (Sutskever et al., 2013).
+struct SgdStep {
+  static void cpu(std::span<const SgdEntry> entries, const SgdOptions& options);
+};
+
+struct AdamEntry {
+  View parameter;
+  View gradient;
+  View exp_avg;
+  View exp_avg_sq;
+  int64_t step = 1;  // steps of this parameter, counted from 1 with this one
+};
+
+struct AdamOptions {
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0;
+  bool decoupled = false;  // AdamW: p -= lr weight_decay p, instead of g += weight_decay p
+};
+
+// m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;
+// p -= lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps) (Kingma and Ba, 2015; decoupled:
+// Loshchilov and Hutter, 2019).
+struct AdamStep {
+  static void cpu(std::span<const AdamEntry> entries, const AdamOptions& options);
+};
+
+// The sum of the squares of all elements of all views: floating dtypes, any strides, summed in
+// double.
+struct L2NormSquared {
+  static double cpu(std::span<const View> views);
+};
+
+}  // namespace lockstep::kernels
