@@ -50,9 +50,17 @@ double Optimizer::Group::option(std::string_view name) const {
                       })));
 }
 
+Tensor Optimizer::gradient(const Entry& entry) {
+  Tensor gradient = entry.parameter.grad();
+  if (gradient.strides() == entry.parameter.strides()) return gradient;
+  Tensor ordered = empty_like(entry.parameter);
+  ordered.copy_(gradient);
+  return ordered;
+}
+
 Tensor Optimizer::make_state(const StateKind& kind, const Tensor& parameter) {
   return kind.is_count ? Tensor::zeros({}, {DType::kI64, parameter.device()})
-                       : Tensor::zeros(parameter.shape(), parameter.options());
+                       : zeros_like(parameter);
 }
 
 void Optimizer::append_group(NamedTensors parameters, NamedNumbers options) {
@@ -69,6 +77,16 @@ void Optimizer::append_group(NamedTensors parameters, NamedNumbers options) {
           [&] { return absl::StrCat("the name '", name, "' is empty or comes twice"); });
     check(parameter.defined() && parameter.is_leaf() && is_floating(parameter.dtype()), "add_group",
           [&] { return absl::StrCat("want '", name, "' to be a leaf of a floating dtype"); });
+    check(empty_like(parameter).strides() == parameter.strides(), "add_group", [&] {
+      return absl::StrCat("want '", name, "' to fill one block of memory, got a view of shape ",
+                          to_string(parameter.shape()), " with strides ",
+                          to_string(parameter.strides()), "; use contiguous().detach()");
+    });
+    check(parameter.device() == parameters.front().second.device(), "add_group", [&] {
+      return absl::StrCat("want one device for a group, got ",
+                          parameters.front().second.device().name(), " and ",
+                          parameter.device().name(), " for '", name, "'");
+    });
     const auto [other, is_new] = tensors.emplace(parameter.impl().get(), name);
     check(is_new, "add_group", [&] {
       return absl::StrCat("'", name, "' is the same tensor as '", other->second,

@@ -67,7 +67,7 @@ class Optimizer {
 
  protected:
   // A kind of state that an optimiser keeps for each parameter: a count (i64, no dimensions), or a
-  // contiguous tensor of the parameter's shape and dtype.
+  // tensor of the parameter's shape, dtype and memory order.
   struct StateKind {
     std::string name;
     bool is_count;
@@ -88,16 +88,19 @@ class Optimizer {
 
   Optimizer() = default;
 
-  // Throws Error(kInvalidArgument) unless `parameters` holds leaves of floating dtypes that are in
-  // no group yet, under names that are in no group yet, and check_options() accepts `options`.
+  // Throws Error(kInvalidArgument) unless `parameters` holds leaves of floating dtypes, each dense
+  // in memory, all on one device, that are in no group yet, under names that are in no group yet,
+  // and check_options() accepts `options`.
   void append_group(NamedTensors parameters, NamedNumbers options);
 
   virtual std::vector<StateKind> state_kinds() const = 0;
   // Zeros for a state of `parameter`.
   static Tensor make_state(const StateKind& kind, const Tensor& parameter);
+  // The parameter's gradient in the parameter's memory order.
+  static Tensor gradient(const Entry& entry);
   // Throws Error(kInvalidArgument) that names an option out of range.
   virtual void check_options(const Group& group) const = 0;
-  // Steps the entries, all of which have gradients, under NoGrad.
+  // Steps the entries, of which there are some, all with gradients, under NoGrad.
   virtual void update(const Group& group, const std::vector<Entry*>& entries) = 0;
 
  private:
@@ -151,6 +154,7 @@ class Adam : public Optimizer {
   void add_group(NamedTensors parameters, const AdamOptions& options);
 
  protected:
+  // Without a group yet.
   explicit Adam(bool decoupled) : decoupled_(decoupled) {}
 
   std::vector<StateKind> state_kinds() const override;

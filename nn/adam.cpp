@@ -1,0 +1,88 @@
+#include "absl/strings/str_cat.h"
+#include "lockstep/kernels/launch.h"
+#include "lockstep/kernels/optim.h"
+#include "lockstep/nn/optim.h"
+
+namespace lockstep::nn {
+namespace {
+
+enum State : size_t { kExpAvg, kExpAvgSq, kStep };
+
+template <class Options>
+NamedNumbers numbers(const Options& options) {
+  return {{"lr", options.lr},
+          {"beta1", options.betas.first},
+          {"beta2", options.betas.second},
+          {"eps", options.eps},
+          {"weight_decay", options.weight_decay}};
+}
+
+}  // namespace
+
+Adam::Adam(NamedTensors parameters, const AdamOptions& options) {
+  add_group(std::move(parameters), options);
+}
+
+void Adam::add_group(NamedTensors parameters, const AdamOptions& options) {
+  append_group(std::move(parameters), numbers(options));
+}
+
+AdamW::AdamW(NamedTensors parameters, const AdamWOptions& options) : Adam(true) {
+  add_group(std::move(parameters), options);
+}
+
+void AdamW::add_group(NamedTensors parameters, const AdamWOptions& options) {
+  append_group(std::move(parameters), numbers(options));
+}
+
+std::vector<Optimizer::StateKind> Adam::state_kinds() const {
+  return {{"exp_avg", false}, {"exp_avg_sq", false}, {"step", true}};
+}
+
+void Adam::check_options(const Group& group) const {
+  const double beta1 = group.option("beta1");
+  const double beta2 = group.option("beta2");
+  check(group.option("lr") >= 0 && group.option("eps") >= 0 && group.option("weight_decay") >= 0 &&
+            beta1 >= 0 && beta1 < 1 && beta2 >= 0 && beta2 < 1,
+        decoupled_ ? "AdamW" : "Adam", [&] {
+          return absl::StrCat(
+              "want lr, eps and weight_decay of 0 and more and betas from 0 to "
+              "below 1, got ",
+              group.option("lr"), ", ", group.option("eps"), ", ", group.option("weight_decay"),
+              ", ", beta1, " and ", beta2);
+        });
+}
+
+void Adam::update(const Group& group, const std::vector<Entry*>& entries) {
+  const kernels::AdamOptions options = {.lr = group.option("lr"),
+                                        .beta1 = group.option("beta1"),
+                                        .beta2 = group.option("beta2"),
+                                        .eps = group.option("eps"),
+                                        .weight_decay = group.option("weight_decay"),
+                                        .decoupled = decoupled_};
+  const std::vector<StateKind> kinds = state_kinds();
+  std::vector<Tensor> gradients;
+  std::vector<kernels::AdamEntry> list;
+  for (Entry* entry : entries) {
+    for (size_t i = 0; i < kinds.size(); ++i) {
+      // Zeros are what a state holds before the first step, so a failed step leaves nothing behind.
+      if (!entry->state[i].defined()) entry->state[i] = make_state(kinds[i], entry->parameter);
+    }
+    gradients.push_back(gradient(*entry));
+    list.push_back({.parameter = entry->parameter.view(),
+                    .gradient = gradients.back().view(),
+                    .exp_avg = entry->state[kExpAvg].view(),
+                    .exp_avg_sq = entry->state[kExpAvgSq].view(),
+                    .step = entry->state[kStep].item_i64() + 1});
+  }
+  const char* op = decoupled_ ? "AdamW" : "Adam";
+  launch<kernels::AdamStep>(entries[0]->parameter.device(), list, options);
+  for (size_t i = 0; i < entries.size(); ++i) {
+    entries[i]->state[kStep].fill_(static_cast<double>(list[i].step));
+    entries[i]->state[kExpAvg].mark_changed(op);
+    entries[i]->state[kExpAvgSq].mark_changed(op);
+    entries[i]->parameter.mark_changed(op);
+  }
+}
+
+}  // namespace lockstep::nn

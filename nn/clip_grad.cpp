@@ -1,0 +1,56 @@
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "lockstep/core/autograd.h"
+#include "lockstep/core/ops/elementwise.h"
+#include "lockstep/kernels/launch.h"
+#include "lockstep/kernels/optim.h"
+#include "lockstep/nn/optim.h"
+
+namespace lockstep::nn {
+namespace {
+
+std::vector<Tensor> gradients_of(const std::vector<Tensor>& parameters) {
+  std::vector<Tensor> out;
+  for (const Tensor& parameter : parameters) {
+    if (parameter.has_grad()) out.push_back(parameter.grad());
+  }
+  return out;
+}
+
+}  // namespace
+
+double clip_grad_norm_(const std::vector<Tensor>& parameters, double max_norm) {
+  check(max_norm >= 0, "clip_grad_norm_",
+        [&] { return absl::StrCat("want a max_norm of 0 and more, got ", max_norm); });
+  NoGrad no_grad;
+  std::vector<Tensor> gradients = gradients_of(parameters);
+  double squares = 0;
+  // One launch for each run of gradients on one device.
+  for (size_t i = 0; i < gradients.size();) {
+    const Device device = gradients[i].device();
+    std::vector<View> views;
+    for (; i < gradients.size() && gradients[i].device() == device; ++i) {
+      views.push_back(gradients[i].view());
+    }
+    squares += launch<kernels::L2NormSquared>(device, views);
+  }
+  const double norm = std::sqrt(squares);
+  // Written so that a norm that is NaN scales too.
+  const double factor = max_norm / (norm + 1e-6);
+  if (factor >= 1) return norm;
+  for (Tensor& gradient : gradients) gradient.mul_(factor);
+  return norm;
+}
+
+void clip_grad_value_(const std::vector<Tensor>& parameters, double max_value) {
+  check(max_value >= 0, "clip_grad_value_",
+        [&] { return absl::StrCat("want a max_value of 0 and more, got ", max_value); });
+  NoGrad no_grad;
+  for (Tensor& gradient : gradients_of(parameters)) {
+    gradient.copy_(clamp(gradient, -max_value, max_value));
+  }
+}
+
+}  // namespace lockstep::nn
