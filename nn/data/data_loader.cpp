@@ -6,9 +6,9 @@
 #include <span>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "lockstep/core/autograd.h"
 #include "lockstep/core/random.h"
+#include "lockstep/kernels/text.h"
 #include "lockstep/nn/data/prefetcher.h"
 
 namespace lockstep::nn {
@@ -66,7 +66,7 @@ struct EpochPlan {
   }
 
   std::string message(int64_t number, const char* what) const {
-    return absl::StrCat("batch ", number, " of epoch ", epoch, ": ", what);
+    return str_cat("batch ", number, " of epoch ", epoch, ": ", what);
   }
 };
 
@@ -78,8 +78,8 @@ DataLoader::DataLoader(std::shared_ptr<const Dataset> dataset, std::shared_ptr<S
   check(dataset_ != nullptr && sampler_ != nullptr, kOp,
         "want a dataset and a sampler, got a null pointer");
   check(options.batch_size > 0 && options.workers >= 0 && options.prefetch > 0, kOp, [&] {
-    return absl::StrCat("want batch_size > 0, workers >= 0 and prefetch > 0, got ",
-                        options.batch_size, ", ", options.workers, " and ", options.prefetch);
+    return str_cat("want batch_size > 0, workers >= 0 and prefetch > 0, got ", options.batch_size,
+                   ", ", options.workers, " and ", options.prefetch);
   });
 }
 
@@ -93,9 +93,9 @@ int64_t DataLoader::size() const {
 
 void DataLoader::resume(const State& state) {
   check(state.epoch >= 0 && state.batches_done >= 0 && state.batches_done <= size(), kOp, [&] {
-    return absl::StrCat("want an epoch from 0 and a place in [0, ", size(),
-                        "], the batches of an epoch, got epoch ", state.epoch, " and ",
-                        state.batches_done);
+    return str_cat("want an epoch from 0 and a place in [0, ", size(),
+                   "], the batches of an epoch, got epoch ", state.epoch, " and ",
+                   state.batches_done);
   });
   prefetcher_.reset();
   state_ = state;
@@ -131,13 +131,13 @@ void DataLoader::open_epoch() {
   plan->batch_size = options_.batch_size;
   plan->seed = options_.seed;
   check(static_cast<int64_t>(plan->order.size()) == sampler_->size(), kOp, [&] {
-    return absl::StrCat("want as many indices from the sampler as its size() says, ",
-                        sampler_->size(), ", got ", plan->order.size());
+    return str_cat("want as many indices from the sampler as its size() says, ", sampler_->size(),
+                   ", got ", plan->order.size());
   });
   for (const int64_t index : plan->order) {
     check(index >= 0 && index < dataset_->size(), kOp, [&] {
-      return absl::StrCat("the sampler named sample ", index, ", but the dataset has ",
-                          dataset_->size());
+      return str_cat("the sampler named sample ", index, ", but the dataset has ",
+                     dataset_->size());
     });
   }
   prefetcher_ = std::make_unique<Prefetcher>([plan](int64_t number) { return plan->make(number); },

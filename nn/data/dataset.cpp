@@ -4,9 +4,9 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "lockstep/core/ops/index.h"
 #include "lockstep/core/ops/shape_ops.h"
+#include "lockstep/kernels/text.h"
 
 namespace lockstep::nn {
 namespace {
@@ -15,7 +15,7 @@ namespace {
 // among millions can be found.
 [[noreturn]] void rethrow_with_index(int64_t index) {
   const auto message = [index](const char* what) {
-    return absl::StrCat("sample ", index, " could not be read: ", what);
+    return str_cat("sample ", index, " could not be read: ", what);
   };
   try {
     throw;
@@ -44,15 +44,15 @@ Batch Dataset::batch(std::span<const int64_t> indices) const {
     }
   }
   check(targets.empty() || targets.size() == inputs.size(), "dataset", [&] {
-    return absl::StrCat("want a target for each sample of a batch or for none, got ",
-                        targets.size(), " for ", inputs.size(), " samples");
+    return str_cat("want a target for each sample of a batch or for none, got ", targets.size(),
+                   " for ", inputs.size(), " samples");
   });
   return {stack(inputs, 0), targets.empty() ? Tensor() : stack(targets, 0)};
 }
 
 void Dataset::check_index(int64_t index, std::string_view op) const {
   check(index >= 0 && index < size(), op,
-        [&] { return absl::StrCat("want an index in [0, ", size(), "), got ", index); });
+        [&] { return str_cat("want an index in [0, ", size(), "), got ", index); });
 }
 
 TensorDataset::TensorDataset(Tensor input, Tensor target)
@@ -60,8 +60,8 @@ TensorDataset::TensorDataset(Tensor input, Tensor target)
   check(input_.dim() > 0 && (!target_.defined() || target_.dim() > 0), "tensor_dataset",
         "want tensors with the samples along dimension 0, got one of no dimensions");
   check(!target_.defined() || target_.size(0) == input_.size(0), "tensor_dataset", [&] {
-    return absl::StrCat("want a target for each input, got ", input_.size(0), " inputs and ",
-                        target_.size(0), " targets");
+    return str_cat("want a target for each input, got ", input_.size(0), " inputs and ",
+                   target_.size(0), " targets");
   });
 }
 

@@ -3,7 +3,7 @@
 #include <array>
 #include <filesystem>
 
-#include "absl/strings/str_cat.h"
+#include "lockstep/kernels/text.h"
 #include "lockstep/nn/data/idx.h"
 
 namespace lockstep::nn {
@@ -19,7 +19,7 @@ constexpr const char* kHint =
 
 // The plain file where there is one, else the compressed one.
 Tensor read(const std::string& directory, const std::string& name) {
-  const std::string plain = absl::StrCat(directory, "/", name);
+  const std::string plain = str_cat(directory, "/", name);
   std::error_code ignored;
   return read_idx(std::filesystem::exists(plain, ignored) ? plain : plain + ".gz", kHint);
 }
@@ -45,20 +45,19 @@ FashionMnist::FashionMnist(Split split, const std::string& directory) {
   labels_ = read(directory, part + "-labels-idx1-ubyte");
   const auto fail = [&](const std::string& message) {
     throw Error(ErrorCode::kCorrupt, kOp,
-                absl::StrCat("the ", part, " files in '", directory, "' ", message, "; ", kHint));
+                str_cat("the ", part, " files in '", directory, "' ", message, "; ", kHint));
   };
   if (images_.dtype() != DType::kU8 || images_.dim() != 3 || images_.size(1) != kSide ||
       images_.size(2) != kSide) {
-    fail(absl::StrCat("want bytes of shape (N, 28, 28) as images, got ",
-                      to_string(images_.shape())));
+    fail(str_cat("want bytes of shape (N, 28, 28) as images, got ", to_string(images_.shape())));
   }
   if (labels_.dtype() != DType::kU8 || labels_.dim() != 1 || labels_.size(0) != images_.size(0)) {
-    fail(absl::StrCat("want a byte for each of ", images_.size(0), " images as labels, got ",
-                      to_string(labels_.shape())));
+    fail(str_cat("want a byte for each of ", images_.size(0), " images as labels, got ",
+                 to_string(labels_.shape())));
   }
   for (int64_t i = 0; i < size(); ++i) {
     const int label = labels_.data<uint8_t>()[i];
-    if (label >= kClasses) fail(absl::StrCat("have label ", label, " for image ", i));
+    if (label >= kClasses) fail(str_cat("have label ", label, " for image ", i));
   }
 }
 

@@ -13,7 +13,7 @@
 #include <system_error>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
+#include "lockstep/kernels/text.h"
 
 namespace lockstep::nn {
 namespace {
@@ -30,8 +30,7 @@ class Place {
   Place(const std::string& path, std::string_view hint) : path_(path), hint_(hint) {}
 
   [[noreturn]] void fail(ErrorCode code, const std::string& message) const {
-    throw Error(code, kOp,
-                absl::StrCat("'", path_, "' ", message, hint_.empty() ? "" : "; ", hint_));
+    throw Error(code, kOp, str_cat("'", path_, "' ", message, hint_.empty() ? "" : "; ", hint_));
   }
 
  private:
@@ -48,7 +47,7 @@ std::vector<uint8_t> read_whole(const std::string& path, const Place& place) {
   std::ifstream file(path, std::ios::binary);
   if (error || !file) {
     const int why = error ? error.value() : errno;
-    place.fail(ErrorCode::kIo, absl::StrCat("cannot be opened: ", std::strerror(why)));
+    place.fail(ErrorCode::kIo, str_cat("cannot be opened: ", std::strerror(why)));
   }
   std::vector<uint8_t> bytes(size);
   file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(size));
@@ -94,7 +93,7 @@ class Contents {
     if (gzip_ && !ended_) place_.fail(ErrorCode::kCorrupt, "is cut off before its checksum");
     if (!left_.empty()) {
       place_.fail(ErrorCode::kCorrupt,
-                  absl::StrCat("has ", left_.size(), " bytes after its compressed contents"));
+                  str_cat("has ", left_.size(), " bytes after its compressed contents"));
     }
   }
 
@@ -118,8 +117,8 @@ class Contents {
         break;  // nothing is left to decompress
       } else if (status != Z_OK) {
         place_.fail(ErrorCode::kCorrupt,
-                    absl::StrCat("cannot be decompressed: ",
-                                 stream_.msg != nullptr ? stream_.msg : zError(status)));
+                    str_cat("cannot be decompressed: ",
+                            stream_.msg != nullptr ? stream_.msg : zError(status)));
       }
     }
     return done;
@@ -164,13 +163,13 @@ Header read_header(Contents& contents, const Place& place) {
   }
   const std::optional<DType> dtype = dtype_of_code(magic[2]);
   if (magic[0] != 0 || magic[1] != 0 || !dtype || magic[3] == 0 || magic[3] > kMaxDims) {
-    place.fail(ErrorCode::kCorrupt,
-               absl::StrCat("is not an IDX file of a known type: want the bytes 00 00, a type of "
-                            "08, 09, 0c, 0d or 0e, and 1 to ",
-                            kMaxDims, " dimensions, got ", absl::Hex(magic[0], absl::kZeroPad2),
-                            " ", absl::Hex(magic[1], absl::kZeroPad2), " ",
-                            absl::Hex(magic[2], absl::kZeroPad2), " ",
-                            absl::Hex(magic[3], absl::kZeroPad2)));
+    place.fail(
+        ErrorCode::kCorrupt,
+        str_cat("is not an IDX file of a known type: want the bytes 00 00, a type of "
+                "08, 09, 0c, 0d or 0e, and 1 to ",
+                kMaxDims, " dimensions, got ", absl::Hex(magic[0], absl::kZeroPad2), " ",
+                absl::Hex(magic[1], absl::kZeroPad2), " ", absl::Hex(magic[2], absl::kZeroPad2),
+                " ", absl::Hex(magic[3], absl::kZeroPad2)));
   }
   Header header{.dtype = *dtype, .shape = {}, .element_bytes = size_of(*dtype), .bytes = 0};
   uint8_t sizes[4 * kMaxDims];
@@ -189,10 +188,10 @@ Header read_header(Contents& contents, const Place& place) {
     if (fits) bytes *= size;
   }
   if (!fits) {
-    place.fail(ErrorCode::kCorrupt, absl::StrCat("says that it holds ", to_string(header.shape),
-                                                 " elements of ", header.element_bytes,
-                                                 " bytes, more than there can be in a file of its "
-                                                 "length: it is cut off or damaged"));
+    place.fail(ErrorCode::kCorrupt, str_cat("says that it holds ", to_string(header.shape),
+                                            " elements of ", header.element_bytes,
+                                            " bytes, more than there can be in a file of its "
+                                            "length: it is cut off or damaged"));
   }
   header.bytes = bytes;
   return header;
@@ -216,8 +215,8 @@ Tensor read_idx(const std::string& path, std::string_view hint) {
   const size_t count = contents.read(data);
   if (count < data.size()) {
     place.fail(ErrorCode::kCorrupt,
-               absl::StrCat("is cut off: its sizes ", to_string(header.shape), " want ",
-                            data.size(), " bytes of elements, it has ", count));
+               str_cat("is cut off: its sizes ", to_string(header.shape), " want ", data.size(),
+                       " bytes of elements, it has ", count));
   }
   contents.expect_end();
   if constexpr (std::endian::native == std::endian::little) swap_bytes(data, header.element_bytes);

@@ -3,15 +3,15 @@
 #include <numeric>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "lockstep/core/random.h"
 #include "lockstep/kernels/error.h"
+#include "lockstep/kernels/text.h"
 
 namespace lockstep::nn {
 namespace {
 
 void check_size(int64_t size, std::string_view op) {
-  check(size >= 0, op, [&] { return absl::StrCat("want a number of samples, got ", size); });
+  check(size >= 0, op, [&] { return str_cat("want a number of samples, got ", size); });
 }
 
 std::vector<int64_t> in_order(int64_t size) {
@@ -29,7 +29,7 @@ std::vector<int64_t> shuffled(int64_t size, uint64_t seed, int64_t epoch) {
 }  // namespace
 
 void Sampler::set_epoch(int64_t epoch) {
-  check(epoch >= 0, "sampler", [&] { return absl::StrCat("want an epoch from 0, got ", epoch); });
+  check(epoch >= 0, "sampler", [&] { return str_cat("want an epoch from 0, got ", epoch); });
   epoch_ = epoch;
 }
 
@@ -52,7 +52,7 @@ DistributedSampler::DistributedSampler(int64_t size, int world_size, int rank,
     : size_(size), world_size_(world_size), rank_(rank), options_(options) {
   check_size(size, "distributed_sampler");
   check(world_size > 0 && rank >= 0 && rank < world_size, "distributed_sampler", [&] {
-    return absl::StrCat("want a rank in [0, world_size), got rank ", rank, " of ", world_size);
+    return str_cat("want a rank in [0, world_size), got rank ", rank, " of ", world_size);
   });
 }
 
