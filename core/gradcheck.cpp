@@ -4,6 +4,7 @@
 
 #include "lockstep/core/ops/elementwise.h"
 #include "lockstep/core/ops/reduce.h"
+#include "lockstep/core/ops/shape_ops.h"
 #include "lockstep/kernels/text.h"
 
 namespace lockstep {

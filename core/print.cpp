@@ -126,7 +126,7 @@ std::string Tensor::to_string() const {
   if (device().is_cuda()) absl::StrAppend(&out, " ", device().name());
   if (impl_->grad_fn != nullptr) {
     const std::string_view op = impl_->grad_fn->op;
-    absl::StrAppend(&out, " by ", op);
+    out += str_cat(" by ", op);
   } else if (impl_->requires_grad) {
     absl::StrAppend(&out, " requires_grad");
   }
