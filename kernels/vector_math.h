@@ -10,10 +10,10 @@ namespace lockstep::kernels {
 
 // Functions for the inside of vectorised loops. The float ones of exp, expm1, log, log1p, tanh,
 // sigmoid and erf are straight-line arithmetic, which compilers turn into vectors: within 2 units
-// in the last place (3 for expm1 and log1p) over the whole range, subnormals, infinities and NaN
-// included. They use no fused multiply-add, so that every processor gives the same bits. The
-// polynomials are minimax fits made for this file (Remez's exchange), errors below 1e-8. The double
-// ones, and sin, cos and pow, are the C library's.
+// in the last place (3 for expm1, log1p and sigmoid) over the whole range, subnormals, infinities
+// and NaN included. They use no fused multiply-add, so that every processor gives the same bits.
+// The polynomials are minimax fits made for this file (Remez's exchange), errors below 1e-8. The
+// double ones, and sin, cos and pow, are the C library's.
 
 LOCKSTEP_INLINE float abs(float x) { return __builtin_fabsf(x); }
 LOCKSTEP_INLINE double abs(double x) { return __builtin_fabs(x); }
@@ -174,7 +174,7 @@ LOCKSTEP_INLINE float tanh(float x) {
   p = p * z - 0.333333309f;
   const float small = x + x * (z * p);
   const float large = 1.0f - 2.0f / (exp(2.0f * abs(x)) + 1.0f);
-  return abs(x) < 0.625f ? small : __builtin_copysignf(large, x);
+  return __builtin_copysignf(abs(x) < 0.625f ? small : large, x);
 }
 LOCKSTEP_INLINE double tanh(double x) { return std::tanh(x); }
 
@@ -187,7 +187,7 @@ LOCKSTEP_INLINE float erf(float x) {
   p = p * z - 0.0268544447f;
   p = p * z + 0.112836002f;
   p = p * z - 0.376126271f;
-  p = p * z + 1.12837917f;
+  p = p * z + 0.128379167f;  // 2 / sqrt(pi) - 1
   const float t = vector_math_internal::clamp_keep_nan(abs(x), 0.0f, 4.0f);
   float q = 0.000186379172f;
   q = q * t - 0.00294765812f;
@@ -196,7 +196,8 @@ LOCKSTEP_INLINE float erf(float x) {
   q = q * t - 0.638144834f;
   q = q * t - 1.12708919f;
   q = q * t - 0.000341523278f;
-  return abs(x) < 1.0f ? x * p : __builtin_copysignf(1.0f - exp(q), x);
+  const float small = x + x * p;
+  return __builtin_copysignf(abs(x) < 1.0f ? small : 1.0f - exp(q), x);
 }
 LOCKSTEP_INLINE double erf(double x) { return std::erf(x); }
 
