@@ -1,12 +1,13 @@
 #include "lockstep/nn/fingerprint.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
 
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "lockstep/core/autograd.h"
 #include "lockstep/kernels/text.h"
-#include "xxhash.h"
 
 namespace lockstep::nn {
 namespace {
