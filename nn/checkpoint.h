@@ -120,12 +120,12 @@ struct LoadReport {
   std::vector<std::string> missing;     // wanted, but not in the checkpoint
   std::vector<std::string> unexpected;  // in the checkpoint, but not wanted
   std::vector<std::string> mismatched;  // of another shape, dtype or kind: "…: want …, got …"
-  std::vector<std::string> skipped;     // newer checkpoints that are damaged, and how
+  std::vector<std::string> skipped;     // damaged checkpoints that were passed over, and how
   bool prefix_changed = false;          // "module." was removed from, or put before, every name
 };
 
 // Collective over options.group. Loads the newest checkpoint in `folder` that verifies; nullopt if
-// the folder has none or does not exist. It warns about each damaged one that is newer.
+// the folder has none or does not exist. It warns about each damaged one that it passes over.
 //
 // Nothing in `state` changes before every rank knows that the whole load will succeed. Tensors are
 // written in place, so that optimisers and DataParallel go on with them.

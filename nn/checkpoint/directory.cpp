@@ -184,15 +184,16 @@ void write_hint(Disk& disk, const fs::path& folder, const std::string& name) {
 }
 
 void remove_older(Disk& disk, const fs::path& folder, const SaveRequest& request) {
-  int kept = 0;
-  for (const StoredCheckpoint& stored : find_checkpoints(folder)) {
-    if (!stored.manifest || ++kept <= request.keep || request.keep == 0) continue;
-    if (is_removable(stored.path)) remove_checkpoint(disk, stored.path);
-  }
+  // What dead writers left goes first: its names are needed for what goes next.
   for (const std::string& name : list_names(folder)) {
     if (parse_temporary_name(name) && is_removable(folder / name)) {
       remove_temporary(disk, folder / name);
     }
+  }
+  int kept = 0;
+  for (const StoredCheckpoint& stored : find_checkpoints(folder)) {
+    if (!stored.manifest || ++kept <= request.keep || request.keep == 0) continue;
+    if (is_removable(stored.path)) remove_checkpoint(disk, stored.path);
   }
   disk.sync_directory(folder);
 }
@@ -277,10 +278,12 @@ void remove_all_checkpoints(Disk& disk, const fs::path& folder) {
   const DirectoryLock lock(folder);
   const auto names = list_names(folder);
   for (const std::string& name : names) {
-    if (parse_name(name) && is_removable(folder / name)) remove_checkpoint(disk, folder / name);
     if (parse_temporary_name(name) && is_removable(folder / name)) {
       remove_temporary(disk, folder / name);
     }
+  }
+  for (const std::string& name : names) {
+    if (parse_name(name) && is_removable(folder / name)) remove_checkpoint(disk, folder / name);
   }
   if (std::find(names.begin(), names.end(), kLatest) != names.end()) {
     disk.remove_file(folder / kLatest);
