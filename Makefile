@@ -1,0 +1,110 @@
+# Lockstep's commands. Each installs what is missing, builds what it needs and says what it does;
+# `make help` lists them, and the variables.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.NOTPARALLEL:
+.ONESHELL:
+.DEFAULT_GOAL := build
+
+PRESET ?= release
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+RANKS ?= 2
+EPOCHS ?= 3
+OUT ?= out/train
+TRANSPORTS ?= thread shm tcp
+BENCH_ARGS ?= -n 2 -b 8 -e 64M -f 4
+TRAIN_ARGS ?=
+BENCH_TRAIN_ARGS ?=
+CTEST_ARGS ?=
+CMAKE_ARGS ?=
+
+BIN := build/$(PRESET)/bin
+SOURCES = $(shell find kernels core comm nn bench examples tools tests -name '*.h' -o -name '*.cpp')
+LIBRARY_SOURCES = $(shell find kernels core comm nn tools -name '*.cpp')
+
+# $(call set_up,groups of install.sh), $(call build,preset,targets), $(call test,preset)
+set_up = third_party/install.sh $(1)
+define build
+echo "configure: preset $(1)"
+cmake --preset $(1) $(CMAKE_ARGS) >/dev/null
+echo "build: build/$(1)"
+cmake --build --preset $(1) -j $(JOBS) $(if $(2),--target $(2))
+endef
+define test
+$(call build,$(1))
+echo "test: preset $(1)"
+ctest --preset $(1) -j $(JOBS) $(CTEST_ARGS)
+endef
+
+.PHONY: build
+build: ## installs what is missing and builds everything
+	@$(call set_up,build)
+	@$(call build,$(PRESET))
+
+.PHONY: train
+train: ## trains the Fashion-MNIST example (RANKS, EPOCHS, OUT, TRAIN_ARGS)
+	@$(call set_up,build data)
+	@$(call build,$(PRESET),lockstep_cli train_fashion_mnist)
+	@echo "train: $(RANKS) ranks, $(EPOCHS) epochs; results go to $(OUT)"
+	@$(BIN)/lockstep run -n $(RANKS) $(BIN)/train_fashion_mnist --epochs $(EPOCHS) --out $(OUT) \
+	  $(TRAIN_ARGS)
+
+.PHONY: bench
+bench: ## measures all-reduce and training (TRANSPORTS, BENCH_ARGS, BENCH_TRAIN_ARGS)
+	@$(call set_up,build)
+	@$(call build,$(PRESET),bench_allreduce bench_train)
+	@for transport in $(TRANSPORTS); do
+	  echo "bench: all-reduce over $$transport"
+	  $(BIN)/bench_allreduce --transport $$transport $(BENCH_ARGS)
+	done
+	@echo "bench: training"
+	@$(BIN)/bench_train $(BENCH_TRAIN_ARGS)
+
+.PHONY: test
+test: ## runs every test (CTEST_ARGS)
+	@$(call set_up,build data)
+	@$(call test,$(PRESET))
+
+.PHONY: check
+check: check-format check-lint check-asan check-tsan ## format, lint, and the tests under sanitizers
+
+.PHONY: check-format
+check-format: ## the first part of check: is every file as clang-format 14 writes it?
+	@$(call set_up,build check)
+	@echo "check: format"
+	@clang-format-14 --dry-run -Werror $(SOURCES)
+
+.PHONY: check-lint
+check-lint: ## the second part: clang-tidy 14 over the libraries and tools
+	@$(call set_up,build check)
+	@$(call build,$(PRESET),lockstep_kernels)
+	@echo "check: lint"
+	@printf '%s\n' $(LIBRARY_SOURCES) | xargs -P $(JOBS) -n 1 \
+	  clang-tidy-14 -p build/$(PRESET) --quiet --warnings-as-errors='*'
+
+.PHONY: check-asan
+check-asan: ## the third part: tests with AddressSanitizer and UndefinedBehaviorSanitizer
+	@$(call set_up,build data)
+	@$(call test,asan)
+
+.PHONY: check-tsan
+check-tsan: ## the fourth part: tests with ThreadSanitizer
+	@$(call set_up,build data)
+	@$(call test,tsan)
+
+.PHONY: peers
+peers: ## measures Gloo, Open MPI and PyTorch beside Lockstep, installing them where possible
+	@$(call set_up,build)
+	@$(call build,$(PRESET),bench_allreduce bench_train)
+	@BIN=$(BIN) bench/peers/run.sh
+
+.PHONY: clean
+clean: ## removes build/; what training wrote stays
+	rm -rf build
+
+.PHONY: help
+help: ## prints this
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+	@echo
+	@echo "variables: PRESET JOBS RANKS EPOCHS OUT TRANSPORTS TRAIN_ARGS BENCH_ARGS"
+	@echo "           BENCH_TRAIN_ARGS CTEST_ARGS CMAKE_ARGS, as in: make train EPOCHS=1 RANKS=1"
