@@ -18,7 +18,9 @@ namespace lockstep::comm {
 using ReduceOp = kernels::FoldOp;
 
 class OperationQueue;
+struct Collective;
 struct Operation;
+enum class Algorithm : uint8_t;
 
 // A collective that was started. Cheap to copy; all copies stand for the same collective, and may
 // outlive their communicator. One that was default-constructed is done.
@@ -112,13 +114,11 @@ class Communicator {
 
  private:
   friend struct CommunicatorMaker;
-  Communicator(int rank, int size, std::chrono::milliseconds timeout,
-               std::shared_ptr<OperationQueue> queue);
+  Communicator(std::shared_ptr<OperationQueue> queue, Algorithm algorithm);
+  Work start(const Collective& collective, const void* in_place, const void* must_be);
 
-  const int rank_;
-  const int size_;
-  const std::chrono::milliseconds timeout_;
   const std::shared_ptr<OperationQueue> queue_;
+  const Algorithm algorithm_;
 };
 
 // The group of all ranks, from the environment (world.h); of this process alone where there is no

@@ -1,0 +1,243 @@
+// How a communicator comes to be: the choice of its transport, and the meeting of its ranks.
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <exception>
+#include <fstream>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "lockstep/comm/auth.h"
+#include "lockstep/comm/communicator.h"
+#include "lockstep/comm/communicator_maker.h"
+#include "lockstep/comm/shm_transport.h"
+#include "lockstep/comm/tcp_transport.h"
+#include "lockstep/comm/text.h"
+#include "lockstep/comm/thread_transport.h"
+#include "lockstep/kernels/parallel.h"
+
+namespace lockstep::comm {
+namespace {
+
+constexpr std::string_view kOp = "connect";
+constexpr std::array<std::string_view, 3> kTransports = {"thread", "shm", "tcp"};
+
+// An option, or else the environment's; and which of the two it is, for messages.
+struct Chosen {
+  std::string value;
+  std::string_view from;
+};
+
+Chosen choose(const std::string& option, std::string_view option_name, const char* variable) {
+  if (!option.empty()) return {option, option_name};
+  const char* value = std::getenv(variable);
+  return {value != nullptr ? value : "", variable};
+}
+
+std::string transport_name(const Options& options) {
+  const Chosen chosen = choose(options.transport, "Options::transport", "LOCKSTEP_TRANSPORT");
+  const bool known = chosen.value.empty() || std::find(kTransports.begin(), kTransports.end(),
+                                                       chosen.value) != kTransports.end();
+  check(known, kOp, [&] {
+    return concat(chosen.from, " wants one of thread shm tcp, got \"", chosen.value, "\"");
+  });
+  return chosen.value;
+}
+
+Algorithm algorithm_of(const Options& options) {
+  const Chosen chosen = choose(options.algorithm, "Options::algorithm", "LOCKSTEP_ALGO");
+  return parse_algorithm(chosen.value, chosen.from);
+}
+
+std::chrono::milliseconds timeout_of(const Options& options) {
+  return options.timeout.count() > 0 ? options.timeout : default_timeout();
+}
+
+// The same for two processes that can share memory through a Unix socket, and for no others: one
+// boot of one kernel, one network namespace, one user.
+std::string host_identity() {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  std::array<char, 256> text{};
+  if (boot.empty()) {
+    gethostname(text.data(), text.size() - 1);
+    boot = text.data();
+  }
+  text = {};
+  [[maybe_unused]] const ssize_t bytes =
+      readlink("/proc/self/ns/net", text.data(), text.size() - 1);
+  return concat(boot, " ", text.data(), " ", geteuid());
+}
+
+// Waits for a key that every rank sets. Throws kTimeout naming all ranks that have not.
+std::vector<std::string> get_of_all(const Meeting& meeting, std::string_view what,
+                                    Deadline deadline) {
+  const auto key = [&](int rank) { return concat(meeting.prefix, what, "/", rank); };
+  std::vector<std::string> values(meeting.size);
+  for (int rank = 0; rank < meeting.size; ++rank) {
+    try {
+      values[rank] = meeting.store->get(key(rank), std::chrono::milliseconds(poll_ms(deadline)));
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kTimeout) throw;
+      std::vector<int> missing;
+      for (int late = rank; late < meeting.size; ++late) {
+        if (!meeting.store->try_get(key(late))) missing.push_back(late);
+      }
+      if (missing.empty()) missing.push_back(rank);
+      throw Error(ErrorCode::kTimeout, kOp,
+                  concat("rank ", meeting.rank, " waited ", seconds_text(meeting.timeout), " for ",
+                         rank_list(missing), " to join"));
+    }
+  }
+  return values;
+}
+
+void set_own(const Meeting& meeting, std::string_view what, std::string_view value) {
+  meeting.store->set(concat(meeting.prefix, what, "/", meeting.rank), value);
+}
+
+// What each rank tells the others before they connect. A failure is told as "!message", so that no
+// rank waits for one that has given up.
+constexpr char kFailed = '!';
+
+void raise_failures(const std::vector<std::string>& values) {
+  for (size_t rank = 0; rank < values.size(); ++rank) {
+    if (!values[rank].empty() && values[rank].front() == kFailed) {
+      throw Error(ErrorCode::kPeerLost, kOp,
+                  concat("rank ", rank, " could not join: ", values[rank].substr(1)));
+    }
+  }
+}
+
+// The transport that all ranks use.
+std::string agree(const Meeting& meeting, const Options& options, Deadline deadline) {
+  std::string wanted;
+  try {
+    wanted = transport_name(options);
+    const Algorithm algorithm = algorithm_of(options);
+    check(wanted != "thread", kOp,
+          "transport \"thread\" is for ranks that are threads of one process: see run_ranks()");
+    check(!(wanted == "tcp" && algorithm == Algorithm::kTwoShot), kOp,
+          "algorithm \"two_shot\" needs memory that ranks share; transport \"tcp\" has ring and "
+          "one_shot");
+  } catch (const Error& error) {
+    set_own(meeting, "host", concat(kFailed, error.what()));
+    throw;
+  }
+  set_own(meeting, "host", concat(wanted, "\n", host_identity()));
+  const std::vector<std::string> hosts = get_of_all(meeting, "host", deadline);
+  raise_failures(hosts);
+  for (int rank = 0; rank < meeting.size; ++rank) {
+    const std::string theirs = hosts[rank].substr(0, hosts[rank].find('\n'));
+    if (theirs != wanted) {
+      const auto shown = [](const std::string& name) { return name.empty() ? "any" : name; };
+      throw Error(ErrorCode::kMismatch, kOp,
+                  concat("rank ", meeting.rank, " wants transport ", shown(wanted), ", rank ", rank,
+                         " ", shown(theirs), ": give all the same LOCKSTEP_TRANSPORT"));
+    }
+  }
+  const bool one_host =
+      std::all_of(hosts.begin(), hosts.end(), [&](const auto& host) { return host == hosts[0]; });
+  if (!wanted.empty()) return wanted;
+  return one_host ? "shm" : "tcp";
+}
+
+std::unique_ptr<Transport> meet(const World& world, std::shared_ptr<Store> store,
+                                const Options& options) {
+  const std::chrono::milliseconds timeout = timeout_of(options);
+  const Deadline deadline = deadline_after(timeout);
+  check(store != nullptr, kOp, "a world of several ranks needs a store to meet in");
+  // A rank's n-th group of this name meets the others' n-th.
+  const int64_t made = store->add(concat("comm/", options.name, "/made/", world.rank), 1);
+  Meeting meeting{
+      world.rank, world.size, std::move(store), concat("comm/", options.name, "/", made, "/"),
+      "",         timeout};
+  const std::string transport = agree(meeting, options, deadline);
+  // Only who holds the job's token can read it in the store.
+  const std::string secret_key = concat(meeting.prefix, "secret");
+  if (world.rank == 0) meeting.store->set(secret_key, random_token());
+  meeting.secret = meeting.store->get(secret_key, std::chrono::milliseconds(poll_ms(deadline)));
+
+  const bool crowded = world.local_size > sysconf(_SC_NPROCESSORS_ONLN);
+  std::unique_ptr<Transport> made_transport;
+  try {
+    made_transport =
+        transport == "shm" ? make_shm_transport(meeting) : make_tcp_transport(meeting, crowded);
+  } catch (const std::exception& error) {
+    set_own(meeting, "ready", concat(kFailed, error.what()));
+    throw;
+  }
+  set_own(meeting, "ready", "yes");
+  raise_failures(get_of_all(meeting, "ready", deadline));
+  return made_transport;
+}
+
+}  // namespace
+
+std::shared_ptr<Communicator> connect(const World& world, std::shared_ptr<Store> store,
+                                      const Options& options) {
+  check(world.size >= 1 && world.rank >= 0 && world.rank < world.size, kOp, [&] {
+    return concat("want a rank in [0, world size), got rank ", world.rank, " of ", world.size);
+  });
+  if (world.size > 1) {
+    std::unique_ptr<Transport> transport = meet(world, std::move(store), options);
+    return CommunicatorMaker::make(std::move(transport), algorithm_of(options));
+  }
+  transport_name(options);
+  const Algorithm algorithm = algorithm_of(options);
+  return CommunicatorMaker::make(std::move(make_thread_transports(1, timeout_of(options))[0]),
+                                 algorithm);
+}
+
+std::shared_ptr<Communicator> init(const Options& options) {
+  const World world = world_from_environment();
+  set_local_ranks(world.local_size);
+  std::shared_ptr<Store> store;
+  if (world.size > 1) store = Store::connect(world, timeout_of(options));
+  return connect(world, std::move(store), options);
+}
+
+void run_ranks(int n, const std::function<void(Communicator&)>& fn, const Options& options) {
+  check(n >= 1, "run_ranks", [&] { return concat("want at least one rank, got ", n); });
+  const std::string wanted = transport_name(options);
+  const Algorithm algorithm = algorithm_of(options);
+  const bool threads = wanted.empty() || wanted == "thread" || n == 1;
+
+  std::vector<std::unique_ptr<Transport>> transports;
+  std::unique_ptr<StoreServer> server;
+  const std::string token = random_token();
+  if (threads) {
+    transports = make_thread_transports(n, timeout_of(options));
+  } else {
+    server = std::make_unique<StoreServer>(StoreServer::Options{"127.0.0.1", 0, token, ""});
+  }
+
+  std::mutex mutex;
+  std::exception_ptr first;
+  const auto run = [&](int rank) {
+    try {
+      std::shared_ptr<Communicator> communicator;
+      if (threads) {
+        communicator = CommunicatorMaker::make(std::move(transports[rank]), algorithm);
+      } else {
+        World world{rank, n, rank, n, "127.0.0.1", server->port(), true, token, ""};
+        communicator = connect(world, Store::connect(world, timeout_of(options)), options);
+      }
+      fn(*communicator);
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      if (first == nullptr) first = std::current_exception();
+    }
+  };
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < n; ++rank) ranks.emplace_back(run, rank);
+  for (std::thread& rank : ranks) rank.join();
+  if (first != nullptr) std::rethrow_exception(first);
+}
+
+}  // namespace lockstep::comm

@@ -1,0 +1,199 @@
+#include "lockstep/comm/operation_queue.h"
+
+#include <exception>
+#include <new>
+#include <utility>
+
+#include "lockstep/comm/text.h"
+
+namespace lockstep::comm {
+namespace {
+
+// A collective of this many bytes takes long enough to be worth waking a thread for.
+constexpr int64_t kLargeBytes = int64_t{64} << 10;
+// A caller who comes for a result later than this did something else meanwhile.
+constexpr std::chrono::microseconds kMeanwhile{50};
+// The worker looks for work that nobody waits for this often, and stops after so many looks.
+constexpr std::chrono::milliseconds kLook{1};
+constexpr int kLooks = 50;
+
+bool is_large(const Collective& collective, int size) {
+  return collective.recv_bytes(size) >= kLargeBytes || collective.send_bytes(size) >= kLargeBytes;
+}
+
+}  // namespace
+
+Failure Failure::current(std::string_view op) {
+  try {
+    throw;
+  } catch (const Error& error) {
+    // what() begins with "[op] ".
+    const std::string_view what = error.what();
+    const size_t prefix = error.op().size() + 3;
+    return {error.code(), error.op(), std::string(what.substr(std::min(prefix, what.size())))};
+  } catch (const std::bad_alloc&) {
+    return {ErrorCode::kOutOfMemory, std::string(op), "the system gave no more memory"};
+  } catch (const std::exception& error) {
+    return {ErrorCode::kInternal, std::string(op), error.what()};
+  }
+}
+
+void Failure::raise() const { throw Error(code, op, message); }
+
+OperationQueue::OperationQueue(std::unique_ptr<Transport> transport)
+    : transport_(std::move(transport)) {}
+
+std::shared_ptr<Operation> OperationQueue::submit(Collective collective) {
+  auto operation = std::make_shared<Operation>();
+  const bool large = is_large(collective, transport_->size());
+  if (large) operation->submitted = Clock::now();
+  bool wake = false;
+  {
+    std::unique_lock lock(mutex_);
+    collective.sequence = ++submitted_;
+    operation->collective = collective;
+    if (failure_) {
+      finish(*operation, failure_);
+      return operation;
+    }
+    pending_.push_back(operation);
+    if (transport_->size() == 1) {  // nobody to wait for
+      run_next(lock, false);
+      return operation;
+    }
+    if (!worker_.joinable()) worker_ = std::thread([this] { work(); });
+    hurry_ = hurry_ || (large && prompt_ && !running_);
+    wake = asleep_ || hurry_;
+  }
+  if (wake) wake_.notify_one();
+  return operation;
+}
+
+void OperationQueue::wait(Operation& operation) {
+  if (!operation.finished.load(std::memory_order_acquire)) {
+    std::unique_lock lock(mutex_);
+    while (!operation.finished.load(std::memory_order_relaxed)) {
+      if (!running_ && !pending_.empty()) {
+        run_next(lock, false);
+      } else {
+        ++waiters_;
+        done_.wait(lock);
+        --waiters_;
+      }
+    }
+  }
+  if (operation.failure) operation.failure->raise();
+}
+
+void OperationQueue::run_next(std::unique_lock<std::mutex>& lock, bool in_worker) {
+  const std::shared_ptr<Operation> operation = std::move(pending_.front());
+  pending_.pop_front();
+  running_ = true;
+  const Collective& collective = operation->collective;
+  if (is_large(collective, transport_->size())) {
+    prompt_ = in_worker || Clock::now() - operation->submitted > kMeanwhile;
+  }
+  lock.unlock();
+
+  std::optional<Failure> failure;
+  try {
+    transport_->run(collective);
+  } catch (...) {
+    failure = Failure::current(collective.request.name());
+  }
+
+  lock.lock();
+  if (failure) {
+    if (!failure_) failure_ = std::move(failure);
+    if (!std::exchange(left_, true)) {
+      const Failure why = *failure_;
+      // Waits for others to leave this rank's buffers alone, before anybody is told that it may
+      // free them.
+      lock.unlock();
+      transport_->leave(why);
+      lock.lock();
+    }
+    fail_pending();
+    finish(*operation, failure_);
+  } else {
+    finish(*operation, std::nullopt);
+  }
+  running_ = false;
+  if (waiters_ != 0) done_.notify_all();
+  // A waiter left it to the worker to go on, or the other way round.
+  if (!pending_.empty() && !in_worker && asleep_) wake_.notify_one();
+}
+
+void OperationQueue::finish(Operation& operation, std::optional<Failure> failure) {
+  operation.failure = std::move(failure);
+  operation.finished.store(true, std::memory_order_release);
+}
+
+void OperationQueue::fail_pending() {
+  for (const auto& operation : pending_) finish(*operation, failure_);
+  pending_.clear();
+}
+
+void OperationQueue::abort(std::string_view why) {
+  std::unique_lock lock(mutex_);
+  if (!failure_) failure_ = Failure{ErrorCode::kCancelled, "abort", std::string(why)};
+  transport_->cancel();
+  fail_pending();
+  if (waiters_ != 0) done_.notify_all();
+  if (!running_ && !std::exchange(left_, true)) transport_->leave(*failure_);
+}
+
+void OperationQueue::close() noexcept {
+  std::unique_lock lock(mutex_);
+  if (std::exchange(closing_, true)) return;
+  const bool unfinished = running_ || !pending_.empty();
+  if (!failure_) {
+    failure_ = Failure{
+        ErrorCode::kCancelled, "communicator",
+        unfinished ? concat("it was destroyed before collective ", submitted_, " had finished")
+                   : concat("it was destroyed after ", submitted_, " collectives")};
+  }
+  if (unfinished) transport_->cancel();
+  fail_pending();
+  ++waiters_;
+  done_.wait(lock, [&] { return !running_; });
+  --waiters_;
+  done_.notify_all();
+  if (!std::exchange(left_, true)) transport_->leave(*failure_);
+  lock.unlock();
+  wake_.notify_all();
+  if (worker_.joinable()) worker_.join();
+}
+
+void OperationQueue::work() {
+  std::unique_lock lock(mutex_);
+  uint64_t seen = 0;  // the front of the queue at the last look
+  uint64_t newest = 0;
+  int looks = 0;
+  while (!closing_) {
+    const uint64_t front = pending_.empty() ? 0 : pending_.front()->collective.sequence;
+    const bool overdue = front != 0 && front == seen;
+    if (front != 0 && !running_ && (hurry_ || overdue)) {
+      run_next(lock, true);
+      // What waits behind a collective that nobody came for is likely to be the same.
+      seen = pending_.empty() ? 0 : pending_.front()->collective.sequence;
+      hurry_ = !pending_.empty();
+      looks = 0;
+      continue;
+    }
+    hurry_ = false;
+    seen = front;
+    looks = submitted_ == newest && front == 0 ? looks + 1 : 0;
+    newest = submitted_;
+    if (looks < kLooks) {
+      wake_.wait_for(lock, kLook);
+    } else {
+      asleep_ = true;
+      wake_.wait(lock, [&] { return closing_ || !pending_.empty(); });
+      asleep_ = false;
+      looks = 0;
+    }
+  }
+}
+
+}  // namespace lockstep::comm

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "lockstep/comm/transport.h"
+
+namespace lockstep::comm {
+
+// A collective in the queue, and how it ended.
+struct Operation {
+  Collective collective;
+  Clock::time_point submitted;
+  std::atomic<bool> finished{false};
+  std::optional<Failure> failure;  // written before `finished`
+};
+
+// Runs the collectives of one communicator in order: in the thread of whoever waits for one, or in
+// a thread of its own where nobody waits. A thread hop costs more than a small collective, so that
+// thread leaves new work alone for a moment, unless it was the one to run the last large
+// collective: then the caller goes on with something else, and large work is begun at once.
+class OperationQueue {
+ public:
+  explicit OperationQueue(std::unique_ptr<Transport> transport);
+  // REQUIRES: close() was called.
+  ~OperationQueue() = default;
+  OperationQueue(const OperationQueue&) = delete;
+  OperationQueue& operator=(const OperationQueue&) = delete;
+
+  // Numbers the collective and queues it. After a failure it is finished at once, with that.
+  std::shared_ptr<Operation> submit(Collective collective);
+  // Returns once it has finished; throws its failure.
+  void wait(Operation& operation);
+  // What is not finished, and all that is submitted later, fails with kCancelled and `why`.
+  void abort(std::string_view why);
+  // Leaves the group: cancels what is not finished. Idempotent.
+  void close() noexcept;
+
+  Transport& transport() { return *transport_; }
+
+ private:
+  // REQUIRES: locked, nothing runs, something is pending. Unlocks while it runs.
+  void run_next(std::unique_lock<std::mutex>& lock, bool in_worker);
+  void finish(Operation& operation, std::optional<Failure> failure);
+  void fail_pending();
+  void work();
+
+  const std::unique_ptr<Transport> transport_;
+  std::mutex mutex_;  // guards what follows
+  std::deque<std::shared_ptr<Operation>> pending_;
+  std::optional<Failure> failure_;  // the first
+  uint64_t submitted_ = 0;
+  bool running_ = false;
+  bool left_ = false;  // the transport was told to leave
+  bool closing_ = false;
+  bool prompt_ = false;  // the caller is one who goes on while large collectives run
+  bool hurry_ = false;   // the worker was woken to run what is pending
+  bool asleep_ = false;  // the worker waits until it is woken
+  int waiters_ = 0;
+  std::condition_variable done_;
+  std::condition_variable wake_;
+  std::thread worker_;
+};
+
+}  // namespace lockstep::comm

@@ -1,0 +1,237 @@
+#include "lockstep/comm/ring.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+namespace lockstep::comm {
+namespace {
+
+// Long enough that a chunk's overheads vanish, short enough to stay in the second-level cache.
+constexpr int64_t kChunkBytes = int64_t{128} << 10;
+
+struct Piece {
+  std::byte* data;
+  size_t bytes;
+};
+
+// Two streams of pieces at once, cut into the same steps of `lag` pieces. Piece t of what is sent
+// is what became of received piece t - lag; the first `lag` are this rank's own.
+//
+//   Piece outgoing(t)   what to send, called once when its turn comes
+//   Piece incoming(t)   where to receive
+//   void arrived(t)     piece t was received and must be dealt with
+//   bool ready(t, sent) whether that may happen now, with `sent` pieces sent so far
+template <class Plan>
+void run_streams(Plan& plan, int64_t send_count, int64_t receive_count, int64_t lag,
+                 RingLink& link) {
+  int64_t sent = 0;      // pieces
+  int64_t received = 0;  // pieces, dealt with
+  Piece out{nullptr, 0};
+  Piece in{nullptr, 0};
+  bool out_open = false;  // the piece `sent` was begun
+  bool in_open = false;   // likewise `received`
+  while (sent < send_count || received < receive_count) {
+    bool moved = false;
+    bool may_send = sent < send_count && (sent < lag || received > sent - lag);
+    if (may_send) {
+      if (!out_open) out = plan.outgoing(sent);
+      out_open = true;
+      const size_t bytes = out.bytes != 0 ? link.try_send(out.data, out.bytes) : 0;
+      out.data += bytes;
+      out.bytes -= bytes;
+      moved = bytes != 0;
+      if (out.bytes == 0) {
+        ++sent;
+        out_open = false;
+        moved = true;
+        may_send = false;
+      }
+    }
+    bool may_receive = received < receive_count;
+    if (may_receive) {
+      if (!in_open) in = plan.incoming(received);
+      in_open = true;
+      const size_t bytes = in.bytes != 0 ? link.try_receive(in.data, in.bytes) : 0;
+      in.data += bytes;
+      in.bytes -= bytes;
+      moved = moved || bytes != 0;
+      may_receive = in.bytes != 0;
+      if (in.bytes == 0 && plan.ready(received, sent)) {
+        plan.arrived(received);
+        ++received;
+        in_open = false;
+        moved = true;
+      }
+    }
+    if (!moved) link.wait(may_send, may_receive);
+  }
+}
+
+// Reduce-scatter, all-gather, or one after the other. In step s of the first, rank r sends its
+// partial of block r - 1 - s; what it gets is the rank before's partial of block r - 2 - s. Block b
+// so begins at rank b + 1 and is finished at rank b. In step s of the second, r sends block r - s.
+class ReducePlan {
+ public:
+  ReducePlan(const Collective& collective, int rank, int size)
+      : collective_(collective),
+        rank_(rank),
+        size_(size),
+        blocks_(collective.blocks(size)),
+        spec_(collective.fold(size)),
+        element_(collective.element_size()),
+        scatters_(collective.folds()),
+        gathers_(collective.request.kind != Kind::kReduceScatter),
+        scatter_steps_(scatters_ ? size - 1 : 0) {
+    partial_ = scatters_ ? static_cast<int64_t>(kernels::partial_size(spec_.dtype, spec_.op)) : 0;
+    chunk_ = kChunkBytes / std::max(partial_, element_);
+    pieces_ = (blocks_.size + chunk_ - 1) / chunk_;
+    if (!scatters_) return;
+    in_result_ = gathers_ && partial_ == element_;
+    input_as_partial_ = kernels::partial_is_input(spec_.dtype, spec_.op);
+    incoming_.resize(chunk_ * partial_);
+    if (!input_as_partial_) outgoing_.resize(chunk_ * partial_);
+    if (!in_result_ && size > 2) partials_.resize(blocks_.size * partial_);
+  }
+
+  int64_t pieces() const { return pieces_; }
+  int64_t total() const { return pieces_ * (scatter_steps_ + (gathers_ ? size_ - 1 : 0)); }
+
+  Piece outgoing(int64_t t) {
+    const int step = static_cast<int>(t / pieces_);
+    if (step >= scatter_steps_) {
+      const Span span = piece(block(rank_ - (step - scatter_steps_)), t);
+      const bool own_input = !scatters_ && step == 0;
+      const std::byte* from = own_input ? send() + (span.first - blocks_.begin(rank_)) * element_
+                                        : recv() + span.first * element_;
+      return {const_cast<std::byte*>(from), span.bytes(element_)};
+    }
+    const Span span = piece(block(rank_ - 1 - step), t);
+    if (step > 0) return {partial(span, t), span.bytes(partial_)};
+    const std::byte* input = send() + span.first * element_;
+    if (input_as_partial_) return {const_cast<std::byte*>(input), span.bytes(partial_)};
+    kernels::FoldBegin::cpu(spec_, input, outgoing_.data(), span.count);
+    return {outgoing_.data(), span.bytes(partial_)};
+  }
+
+  Piece incoming(int64_t t) {
+    const int step = static_cast<int>(t / pieces_);
+    if (step < scatter_steps_) {
+      return {incoming_.data(), piece(block(rank_ - 2 - step), t).bytes(partial_)};
+    }
+    const Span span = piece(block(rank_ - 1 - (step - scatter_steps_)), t);
+    return {recv() + span.first * element_, span.bytes(element_)};
+  }
+
+  // A partial result that waits in partials_ must be sent before the next takes its place.
+  bool ready(int64_t t, int64_t sent) const {
+    return t / pieces_ >= scatter_steps_ || partials_.empty() || sent > t || last_scatter(t);
+  }
+
+  void arrived(int64_t t) {
+    const int step = static_cast<int>(t / pieces_);
+    if (step >= scatter_steps_) return;
+    const Span span = piece(block(rank_ - 2 - step), t);
+    const std::byte* input = send() + span.first * element_;
+    if (!last_scatter(t)) {
+      kernels::FoldStep::cpu(spec_, incoming_.data(), input, partial(span, t), span.count);
+      return;
+    }
+    const int64_t first = gathers_ ? span.first : span.first - blocks_.begin(rank_);
+    kernels::FoldFinish::cpu(spec_, incoming_.data(), input, recv() + first * element_, span.count);
+  }
+
+ private:
+  struct Span {
+    int64_t first;
+    int64_t count;
+    size_t bytes(int64_t element) const { return static_cast<size_t>(count * element); }
+  };
+
+  int block(int of) const { return (of % size_ + size_) % size_; }
+  const std::byte* send() const { return static_cast<const std::byte*>(collective_.send); }
+  std::byte* recv() const { return static_cast<std::byte*>(collective_.recv); }
+  bool last_scatter(int64_t t) const { return t / pieces_ == scatter_steps_ - 1; }
+  // The elements of piece t, where its step is about `block`; none where a short block has ended.
+  Span piece(int block, int64_t t) const {
+    const int64_t first = std::min(blocks_.end(block), blocks_.begin(block) + t % pieces_ * chunk_);
+    return {first, std::min(chunk_, blocks_.end(block) - first)};
+  }
+  std::byte* partial(const Span& span, int64_t t) {
+    return in_result_ ? recv() + span.first * element_
+                      : partials_.data() + t % pieces_ * chunk_ * partial_;
+  }
+
+  const Collective& collective_;
+  const int rank_;
+  const int size_;
+  const Blocks blocks_;
+  const kernels::FoldSpec spec_;
+  const int64_t element_;
+  const bool scatters_;
+  const bool gathers_;
+  const int scatter_steps_;
+  int64_t partial_ = 0;  // bytes
+  int64_t chunk_ = 0;    // elements
+  int64_t pieces_ = 0;   // of a block
+  bool in_result_ = false;
+  bool input_as_partial_ = false;
+  std::vector<std::byte> incoming_;  // a piece, before it is folded
+  std::vector<std::byte> outgoing_;  // a piece of own input as a partial result
+  std::vector<std::byte> partials_;  // a block, where recv has no room for partial results
+};
+
+// A chain from the root, which the rank before it ends.
+class BroadcastPlan {
+ public:
+  explicit BroadcastPlan(const Collective& collective)
+      : data_(static_cast<std::byte*>(collective.recv)), bytes_(collective.recv_bytes(1)) {}
+
+  int64_t pieces() const { return (bytes_ + kChunkBytes - 1) / kChunkBytes; }
+  Piece outgoing(int64_t t) { return piece(t); }
+  Piece incoming(int64_t t) { return piece(t); }
+  bool ready(int64_t, int64_t) const { return true; }
+  void arrived(int64_t) {}
+
+ private:
+  Piece piece(int64_t t) const {
+    const int64_t first = t * kChunkBytes;
+    return {data_ + first, static_cast<size_t>(std::min(kChunkBytes, bytes_ - first))};
+  }
+
+  std::byte* data_;
+  int64_t bytes_;
+};
+
+}  // namespace
+
+void run_ring(const Collective& collective, int rank, int size, RingLink& link) {
+  if (collective.request.count == 0) return;
+  switch (collective.request.kind) {
+    case Kind::kBarrier:
+      return;
+    case Kind::kBroadcast: {
+      BroadcastPlan plan(collective);
+      const int distance = (rank - collective.request.root + size) % size;
+      const int64_t pieces = plan.pieces();
+      // The root's pieces are all its own; the others send what they received, lag 0.
+      run_streams(plan, distance == size - 1 ? 0 : pieces, distance == 0 ? 0 : pieces,
+                  distance == 0 ? pieces : 0, link);
+      return;
+    }
+    case Kind::kAllReduce:
+    case Kind::kReduceScatter:
+    case Kind::kAllGather: {
+      ReducePlan plan(collective, rank, size);
+      if (collective.request.kind == Kind::kAllGather) {
+        const auto bytes = static_cast<size_t>(collective.send_bytes(size));
+        std::byte* own = static_cast<std::byte*>(collective.recv) + rank * collective.send_bytes(1);
+        if (own != collective.send) std::memcpy(own, collective.send, bytes);
+      }
+      run_streams(plan, plan.total(), plan.total(), plan.pieces(), link);
+      return;
+    }
+  }
+}
+
+}  // namespace lockstep::comm

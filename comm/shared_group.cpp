@@ -1,0 +1,223 @@
+#include "lockstep/comm/shared_group.h"
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+
+#include "lockstep/comm/one_shot.h"
+#include "lockstep/comm/shared_await.h"
+
+namespace lockstep::comm {
+namespace {
+
+// Up to this size of a rank's payload one shot is the fastest, on any number of ranks measured.
+constexpr size_t kOneShotBytes = size_t{8} << 10;
+
+// A rank that leaves waits this long for others to stop touching its buffers.
+constexpr std::chrono::seconds kQuiet{10};
+
+size_t one_shot_bytes(const Collective& collective, int size) {
+  return static_cast<size_t>(collective.send_bytes(size));
+}
+
+void copy_text(std::string_view text, std::span<char> out) {
+  const size_t bytes = std::min(text.size(), out.size() - 1);
+  std::memcpy(out.data(), text.data(), bytes);
+  out[bytes] = '\0';
+}
+
+}  // namespace
+
+SharedGroup::SharedGroup(int rank, int size, std::chrono::milliseconds timeout)
+    : Transport(rank, size, timeout), peers_(size), payloads_(size), sources_(size) {}
+
+void SharedGroup::run(const Collective& collective) {
+  op_ = collective.request.name();
+  if (cancelled_.load()) throw Error(ErrorCode::kCancelled, op_, "the communicator was aborted");
+  const size_t bytes = one_shot_bytes(collective, size());
+  switch (collective.request.algorithm) {
+    case Algorithm::kAuto:
+      return bytes <= kOneShotBytes ? one_shot(collective) : two_shot(collective);
+    case Algorithm::kOneShot:
+      return one_shot(collective);
+    case Algorithm::kTwoShot:
+      return two_shot(collective);
+    case Algorithm::kRing:
+      arrive(collective, nullptr, 0, false);
+      if (size() == 1) return one_shot_piece(collective, 0, collective.request.count);
+      return run_ring(collective, rank(), size(), *this);
+  }
+}
+
+void SharedGroup::leave(const Failure& why) noexcept {
+  Member& me = self();
+  me.left_code = static_cast<uint32_t>(why.code);
+  copy_text(why.op, me.left_op);
+  copy_text(why.message, me.left_message);
+  me.left.store(1);
+  ring_bells();
+  // Whoever began to touch buffers before `left` was set stops at its next look.
+  const Deadline deadline = deadline_after(kQuiet);
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank()) continue;
+    while (peers_[peer].member->touching.load() != 0 && !is_dead(peer) && Clock::now() < deadline) {
+      std::this_thread::yield();
+    }
+  }
+}
+
+void SharedGroup::cancel() noexcept {
+  cancelled_.store(true);
+  ring_bell(self());
+}
+
+void SharedGroup::raise_left(int peer) {
+  const Member& member = *peers_[peer].member;
+  const auto code = static_cast<ErrorCode>(member.left_code);
+  const std::string_view message(member.left_message.data());
+  switch (code) {
+    case ErrorCode::kTimeout:
+    case ErrorCode::kMismatch:
+    case ErrorCode::kPeerLost:
+      // It is about a third rank, or about all.
+      throw Error(code, op_, concat("rank ", peer, " gave up: ", message));
+    default:
+      throw Error(ErrorCode::kPeerLost, op_, concat("rank ", peer, " left: ", message));
+  }
+}
+
+void SharedGroup::post(Member::Counter& counter, uint64_t value) {
+  counter.value.store(value);
+  ring_bells();
+}
+
+void SharedGroup::ring_bells() {
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank()) continue;
+    Member& member = *peers_[peer].member;
+    if (member.sleeping.load() != 0) ring_bell(member);
+  }
+}
+
+void SharedGroup::ring_bell(Member& member) {
+  member.bell.fetch_add(1);
+  futex_wake(member.bell);
+}
+
+void SharedGroup::arrive(const Collective& collective, const void* payload, size_t payload_bytes,
+                         bool places) {
+  ++round_;
+  Member::Slot& slot = self().slots[round_ % 2];
+  Arrival& mine = slot.arrival;
+  mine.code = collective.request.code();
+  mine.count = collective.request.count;
+  mine.send =
+      places ? place_of(collective.send, static_cast<size_t>(collective.send_bytes(size()))) : 0;
+  mine.recv =
+      places ? place_of(collective.recv, static_cast<size_t>(collective.recv_bytes(size()))) : 0;
+  if (payload_bytes != 0) {
+    std::byte* to =
+        payload_bytes <= Arrival::kInlineBytes ? mine.inline_payload.data() : slot.payload.data();
+    std::memcpy(to, payload, payload_bytes);
+  }
+  mine.round.store(round_);
+  ring_bells();
+  await([&](int peer) {
+    const Arrival& theirs = arrival(peer);
+    if (theirs.round.load() != round_) return false;
+    if (theirs.code != mine.code || theirs.count != mine.count) raise_mismatch(collective);
+    return true;
+  });
+}
+
+const std::byte* SharedGroup::payload(int peer, size_t bytes) {
+  const Member::Slot& slot = peers_[peer].member->slots[round_ % 2];
+  return bytes <= Arrival::kInlineBytes ? slot.arrival.inline_payload.data() : slot.payload.data();
+}
+
+void SharedGroup::raise_mismatch(const Collective& collective) {
+  std::vector<Asked> asked;
+  for (int peer = 0; peer < size(); ++peer) {
+    const Arrival& theirs = arrival(peer);
+    if (theirs.round.load() != round_) continue;
+    asked.push_back({peer, Request::decode(theirs.code, theirs.count)});
+  }
+  throw mismatch(op_, collective.sequence, asked);
+}
+
+// One shot: the payloads come with the arrivals, and every rank folds them all. Longer buffers go
+// in pieces, each an arrival of its own.
+void SharedGroup::one_shot(const Collective& collective) {
+  const int64_t per_piece = static_cast<int64_t>(Member::kPayloadBytes) / collective.element_size();
+  const int64_t elements = collective.request.kind == Kind::kReduceScatter
+                               ? collective.request.count * size()
+                               : collective.request.count;
+  int64_t first = 0;
+  do {
+    const int64_t last = std::min(elements, first + per_piece);
+    const auto bytes = static_cast<size_t>((last - first) * collective.element_size());
+    const bool gives =
+        collective.request.kind != Kind::kBarrier &&
+        (collective.request.kind != Kind::kBroadcast || collective.request.root == rank());
+    arrive(collective,
+           static_cast<const std::byte*>(collective.send) + first * collective.element_size(),
+           gives ? bytes : 0, false);
+    one_shot_piece(collective, first, last);
+    first = last;
+  } while (first < elements);
+}
+
+// Elements [first, last) of send, whose payloads have come.
+void SharedGroup::one_shot_piece(const Collective& collective, int64_t first, int64_t last) {
+  const int64_t element = collective.element_size();
+  const auto bytes = static_cast<size_t>((last - first) * element);
+  for (int peer = 0; peer < size(); ++peer) {
+    payloads_[peer] = peer == rank()
+                          ? static_cast<const std::byte*>(collective.send) + first * element
+                          : payload(peer, bytes);
+  }
+  finish_one_shot(collective, rank(), size(), first, last, payloads_.data());
+}
+
+size_t SharedGroup::try_send(const void* data, size_t bytes) {
+  const size_t capacity = staging_bytes(size());
+  const uint64_t put = self().sent.value.load(std::memory_order_relaxed);
+  const uint64_t taken = peers_[(rank() + 1) % size()].member->taken.value.load();
+  const size_t offset = put % capacity;
+  const size_t room = std::min(capacity - (put - taken), capacity - offset);
+  const size_t now = std::min({bytes, room, capacity / 4});
+  if (now == 0) return 0;
+  std::memcpy(peers_[rank()].staging + offset, data, now);
+  post(self().sent, put + now);
+  return now;
+}
+
+size_t SharedGroup::try_receive(void* data, size_t bytes) {
+  const size_t capacity = staging_bytes(size());
+  const Peer& from = peers_[(rank() + size() - 1) % size()];
+  const uint64_t taken = self().taken.value.load(std::memory_order_relaxed);
+  const uint64_t put = from.member->sent.value.load();
+  const size_t offset = taken % capacity;
+  const size_t there = std::min<size_t>(put - taken, capacity - offset);
+  const size_t now = std::min({bytes, there, capacity / 4});
+  if (now == 0) return 0;
+  std::memcpy(data, from.staging + offset, now);
+  post(self().taken, taken + now);
+  return now;
+}
+
+void SharedGroup::wait(bool to_send, bool to_receive) {
+  const size_t capacity = staging_bytes(size());
+  const int next = (rank() + 1) % size();
+  const int before = (rank() + size() - 1) % size();
+  const uint64_t put = self().sent.value.load(std::memory_order_relaxed);
+  const uint64_t taken = self().taken.value.load(std::memory_order_relaxed);
+  await([&](int peer) {
+    const bool moves = (to_send && put - peers_[next].member->taken.value.load() < capacity) ||
+                       (to_receive && peers_[before].member->sent.value.load() != taken);
+    const bool concerned = (to_send && peer == next) || (to_receive && peer == before);
+    return moves || !concerned;
+  });
+}
+
+}  // namespace lockstep::comm

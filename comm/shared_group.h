@@ -1,0 +1,149 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/ring.h"
+#include "lockstep/comm/transport.h"
+
+namespace lockstep::comm {
+
+// What one rank shows to the others of its group, in memory that all of them map. Only its owner
+// writes it, but for the bell, which the others ring. Zero bytes are a valid beginning.
+
+// Where a buffer is, as its owner tells the others: an address for threads, an allocation's number
+// and an offset between processes. Zero: in memory that the others cannot reach.
+using Place = uint64_t;
+
+// A rank's arrival at a collective, in one cache line: what it asks for, where its buffers are, and
+// a payload of a few bytes.
+struct alignas(64) Arrival {
+  static constexpr size_t kInlineBytes = 24;
+
+  std::atomic<uint64_t> round;  // written last
+  uint64_t code;                // Request::code()
+  int64_t count;
+  Place send;
+  Place recv;
+  std::array<std::byte, kInlineBytes> inline_payload;
+};
+static_assert(sizeof(Arrival) == 64);
+
+struct Member {
+  // Payloads up to this size are handed over with the arrival.
+  static constexpr size_t kPayloadBytes = size_t{64} << 10;
+
+  struct alignas(64) Counter {
+    std::atomic<uint64_t> value;
+  };
+  struct Slot {
+    Arrival arrival;
+    alignas(64) std::array<std::byte, kPayloadBytes> payload;
+  };
+
+  // A rank that sleeps waits on the bell; whoever changes something that it may wait for rings.
+  alignas(64) std::atomic<uint32_t> sleeping;
+  std::atomic<uint32_t> bell;
+  // 1 while this rank reads or writes other ranks' buffers.
+  alignas(64) std::atomic<uint32_t> touching;
+  // 1 once this rank takes no further part; the reason is written first.
+  alignas(64) std::atomic<uint32_t> left;
+  uint32_t left_code;
+  std::array<char, 64> left_op;
+  std::array<char, 1024> left_message;
+
+  Counter done;    // the last round whose buffers this rank has finished with
+  Counter staged;  // chunks handed over in the staging area, ever
+  Counter folded;  // chunks whose result is in the staging area, ever
+  Counter copied;  // chunks taken from the others' staging areas, ever
+  Counter sent;    // bytes put into the pipe to the next rank, ever
+  Counter taken;   // bytes taken out of the pipe of the rank before, ever
+
+  // Rounds take turns. A slot is free again when its owner has seen all arrive at the round after,
+  // for then all have left the round before.
+  std::array<Slot, 2> slots;
+};
+
+// A group whose ranks see each other's Member and a staging area of each: threads of a process, or
+// processes that share memory. Small messages go in one shot; large ones straight between buffers
+// that all ranks can reach (two-shot), or through the staging areas. docs/collectives.md has the
+// steps.
+class SharedGroup : public Transport, private RingLink {
+ public:
+  void run(const Collective& collective) final;
+  void leave(const Failure& why) noexcept final;
+  void cancel() noexcept final;
+
+ protected:
+  // One rank as this one sees it.
+  struct Peer {
+    Member* member = nullptr;
+    std::byte* staging = nullptr;  // staging_bytes(size)
+  };
+
+  // `peers` has one entry per rank, this one included; filled in before run().
+  SharedGroup(int rank, int size, std::chrono::milliseconds timeout);
+
+  // The same on every rank of a group.
+  static size_t staging_bytes(int size);
+
+  // Where this rank's memory is to the others; 0 where they cannot reach all of it.
+  virtual Place place_of(const void* data, size_t bytes) = 0;
+  // That memory of a peer in this process. Throws where it cannot be mapped.
+  virtual std::byte* reach(int peer, Place place) = 0;
+  // Whether a peer has died without leaving. Called a few times a second while waiting for it.
+  virtual bool is_dead(int peer) = 0;
+
+  std::vector<Peer> peers_;
+  bool crowded_ = false;  // more ranks than cores: do not spin
+
+ private:
+  struct Staging;
+
+  Member& self() { return *peers_[rank()].member; }
+  // Waits until ready(peer) holds for every other rank. `ready` may throw.
+  template <class Ready>
+  void await(const Ready& ready);
+  template <class Ready>
+  void sleep_or_raise(const Ready& ready, Deadline deadline);
+  [[noreturn]] void raise_left(int peer);
+  void post(Member::Counter& counter, uint64_t value);
+  void ring_bells();
+  void ring_bell(Member& member);
+
+  // Tells the others what this rank asks for, with `payload` or with the places of its buffers, and
+  // waits until all have asked for the same; kMismatch where they have not.
+  void arrive(const Collective& collective, const void* payload, size_t payload_bytes, bool places);
+  Arrival& arrival(int peer) { return peers_[peer].member->slots[round_ % 2].arrival; }
+  const std::byte* payload(int peer, size_t bytes);
+  [[noreturn]] void raise_mismatch(const Collective& collective);
+
+  void one_shot(const Collective& collective);
+  void one_shot_piece(const Collective& collective, int64_t first, int64_t last);
+  bool reachable(const Collective& collective);
+  void two_shot(const Collective& collective);
+  void direct(const Collective& collective);
+  void stage(const Collective& collective, const Staging& staging, int64_t step);
+  void fold(const Collective& collective, const Staging& staging, int64_t step);
+  void copy(const Collective& collective, const Staging& staging, int64_t step);
+  void staged(const Collective& collective);
+
+  // RingLink
+  size_t try_send(const void* data, size_t bytes) final;
+  size_t try_receive(void* data, size_t bytes) final;
+  void wait(bool to_send, bool to_receive) final;
+
+  std::atomic<bool> cancelled_{false};
+  std::string_view op_;                     // of the collective that is run
+  std::vector<const std::byte*> payloads_;  // room for one per rank
+  std::vector<const void*> sources_;        // likewise
+  uint64_t round_ = 0;                      // arrivals so far
+  uint64_t chunks_ = 0;                     // steps through the staging areas so far
+};
+
+}  // namespace lockstep::comm

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "lockstep/comm/store.h"
+#include "lockstep/comm/transport.h"
+
+namespace lockstep::comm {
+
+// What the ranks of a group need to find and to trust each other.
+struct Meeting {
+  int rank = 0;
+  int size = 1;
+  std::shared_ptr<Store> store;
+  std::string prefix;  // of this group's keys in the store
+  std::string secret;  // known to this group's ranks alone
+  std::chrono::milliseconds timeout{0};
+};
+
+// A group of processes of one host (or threads, for tests). Each rank has one memfd that the others
+// map: its Member, its staging area, and what it allocates. The descriptors go through Unix sockets
+// in the abstract namespace whose other end must be of the same user and prove the group's secret;
+// nothing is ever on disk or in /dev/shm, and everything ends with the last process.
+//
+// A rank that dies is noticed by its socket.
+std::unique_ptr<Transport> make_shm_transport(const Meeting& meeting);
+
+}  // namespace lockstep::comm

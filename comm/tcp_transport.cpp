@@ -1,0 +1,423 @@
+#include "lockstep/comm/tcp_transport.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+
+#include "lockstep/comm/futex.h"
+#include "lockstep/comm/host_memory.h"
+#include "lockstep/comm/one_shot.h"
+#include "lockstep/comm/ring.h"
+#include "lockstep/comm/tcp_mesh.h"
+#include "lockstep/comm/text.h"
+
+namespace lockstep::comm {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "headers travel as they are in memory");
+
+// Up to this payload all-to-all messages are faster than 2 (n - 1) steps around the ring.
+constexpr size_t kOneShotBytes = size_t{16} << 10;
+// How long to try again before sleeping in poll(), where there are cores to spare.
+constexpr std::chrono::microseconds kSpin{50};
+// The reason why a rank left comes behind its connections' end at most by this.
+constexpr std::chrono::milliseconds kReason{200};
+constexpr size_t kMaxReason = 2048;
+
+enum class MessageKind : uint32_t { kArrival = 1, kLeft = 2 };
+
+struct Header {
+  MessageKind kind;
+  uint32_t text_bytes;  // of kLeft: "op\nmessage" follows
+  uint64_t sequence;    // the collective; of kLeft: the last that was completed
+  uint64_t code;        // Request::code(); of kLeft: the ErrorCode
+  int64_t count;
+};
+static_assert(sizeof(Header) == 32);
+
+// One rank's part of an exchange: what is still to send and to receive on its control connection.
+struct Exchange {
+  size_t sent = 0;      // of header and payload
+  size_t received = 0;  // likewise
+  Header header{};
+  std::vector<std::byte> payload;
+  bool watched = true;  // after its message has come: whether it may still say that it leaves
+};
+
+class TcpTransport final : public Transport, private RingLink {
+ public:
+  TcpTransport(const Meeting& meeting, bool crowded)
+      : Transport(meeting.rank, meeting.size, meeting.timeout),
+        crowded_(crowded),
+        wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+        mesh_(connect_mesh(meeting)),
+        exchanges_(meeting.size),
+        payloads_(meeting.size) {
+    if (!wake_) throw Error(ErrorCode::kIo, "connect", "no eventfd");
+  }
+
+  std::string_view name() const override { return "tcp"; }
+  std::shared_ptr<void> allocate(size_t bytes) override { return allocate_pages(bytes); }
+
+  void run(const Collective& collective) override;
+  void leave(const Failure& why) noexcept override;
+  void cancel() noexcept override {
+    cancelled_.store(true);
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = write(wake_.get(), &one, sizeof one);
+  }
+
+ private:
+  void begin_exchange(const Collective& collective, const void* payload, size_t send_bytes);
+  // Sends and receives what goes now; true once nothing is left to do with any rank.
+  bool progress();
+  bool progress(int peer);
+  void receive(int peer);
+  void watch(int peer);
+  void finish_exchange();
+  size_t expected_payload(int peer) const;
+  [[noreturn]] void raise_mismatch();
+  [[noreturn]] void raise_left(int peer, const Header& header);
+  // A connection to `peer` has ended: with its reason if there is one.
+  [[noreturn]] void raise_lost(int peer);
+  [[noreturn]] void raise_late(bool to_send, bool to_receive);
+  void idle(bool to_send, bool to_receive);
+
+  size_t try_send(const void* data, size_t bytes) override;
+  size_t try_receive(void* data, size_t bytes) override;
+  void wait(bool to_send, bool to_receive) override;
+
+  int next() const { return (rank() + 1) % size(); }
+  int before() const { return (rank() + size() - 1) % size(); }
+
+  const bool crowded_;
+  const Fd wake_;  // readable once cancelled
+  TcpMesh mesh_;
+  std::atomic<bool> cancelled_{false};
+  uint64_t completed_ = 0;
+
+  // Of the collective that is run.
+  const Collective* collective_ = nullptr;
+  Header mine_{};
+  const std::byte* payload_ = nullptr;
+  size_t payload_bytes_ = 0;  // that each rank gives
+  std::vector<Exchange> exchanges_;
+  std::vector<const std::byte*> payloads_;  // room for one per rank
+  Deadline deadline_;
+  Deadline idle_since_;
+  bool is_idle_ = false;
+};
+
+void TcpTransport::run(const Collective& collective) {
+  if (cancelled_.load()) {
+    throw Error(ErrorCode::kCancelled, collective.request.name(), "the communicator was aborted");
+  }
+  collective_ = &collective;
+  deadline_ = deadline_after(timeout());
+  is_idle_ = false;
+  const auto bytes = static_cast<size_t>(collective.send_bytes(size()));
+  const Algorithm algorithm = collective.request.algorithm;
+  if (algorithm == Algorithm::kOneShot ||
+      (algorithm == Algorithm::kAuto && bytes <= kOneShotBytes)) {
+    begin_exchange(collective, collective.send, bytes);
+    finish_exchange();
+    for (int peer = 0; peer < size(); ++peer) {
+      payloads_[peer] = peer == rank() ? payload_ : exchanges_[peer].payload.data();
+    }
+    const int64_t elements = bytes / static_cast<size_t>(collective.element_size());
+    finish_one_shot(collective, rank(), size(), 0, elements, payloads_.data());
+  } else {
+    begin_exchange(collective, nullptr, 0);
+    run_ring(collective, rank(), size(), *this);
+    finish_exchange();
+  }
+  completed_ = collective.sequence;
+  collective_ = nullptr;
+}
+
+void TcpTransport::begin_exchange(const Collective& collective, const void* payload,
+                                  size_t send_bytes) {
+  mine_ = {MessageKind::kArrival, 0, collective.sequence, collective.request.code(),
+           collective.request.count};
+  payload_ = static_cast<const std::byte*>(payload);
+  payload_bytes_ = send_bytes;
+  for (int peer = 0; peer < size(); ++peer) {
+    Exchange& exchange = exchanges_[peer];
+    exchange.sent = 0;
+    exchange.received = 0;
+    exchange.watched = true;
+    exchange.payload.resize(peer == rank() ? 0 : expected_payload(peer));
+  }
+  progress();
+}
+
+// What a rank's message holds behind its header.
+size_t TcpTransport::expected_payload(int peer) const {
+  const Request& request = collective_->request;
+  const bool gives = request.kind != Kind::kBroadcast || peer == request.root;
+  return gives ? payload_bytes_ : 0;
+}
+
+bool TcpTransport::progress() {
+  bool all = true;
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer != rank()) all = progress(peer) && all;
+  }
+  return all;
+}
+
+bool TcpTransport::progress(int peer) {
+  Exchange& exchange = exchanges_[peer];
+  const size_t payload = expected_payload(rank());
+  if (exchange.sent < sizeof mine_ + payload) {
+    const size_t from = exchange.sent;
+    std::array<iovec, 2> parts{};
+    if (from < sizeof mine_) {
+      parts[0] = {reinterpret_cast<std::byte*>(&mine_) + from, sizeof mine_ - from};
+    }
+    const size_t in_payload = from < sizeof mine_ ? 0 : from - sizeof mine_;
+    parts[1] = {const_cast<std::byte*>(payload_) + in_payload, payload - in_payload};
+    msghdr message{};
+    message.msg_iov = parts[0].iov_len != 0 ? parts.data() : &parts[1];
+    message.msg_iovlen = (parts[0].iov_len != 0 ? 1u : 0u) + (parts[1].iov_len != 0 ? 1u : 0u);
+    const ssize_t bytes = sendmsg(mesh_.control[peer].get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (bytes > 0) {
+      exchange.sent += static_cast<size_t>(bytes);
+    } else if (errno != EAGAIN && errno != EINTR) {
+      raise_lost(peer);
+    }
+  }
+  if (exchange.received < sizeof(Header) + exchange.payload.size()) receive(peer);
+  return exchange.sent == sizeof mine_ + payload &&
+         exchange.received == sizeof(Header) + exchange.payload.size();
+}
+
+void TcpTransport::receive(int peer) {
+  Exchange& exchange = exchanges_[peer];
+  const size_t from = exchange.received;
+  const int fd = mesh_.control[peer].get();
+  std::array<iovec, 2> parts{};
+  if (from < sizeof(Header)) {
+    parts[0] = {reinterpret_cast<std::byte*>(&exchange.header) + from, sizeof(Header) - from};
+  }
+  const size_t in_payload = from < sizeof(Header) ? 0 : from - sizeof(Header);
+  parts[1] = {exchange.payload.data() + in_payload, exchange.payload.size() - in_payload};
+  const bool header = parts[0].iov_len != 0;
+  // A rank that leaves or disagrees sends something else behind its header, or nothing: what comes
+  // is read into both, and the header is looked at first.
+  msghdr message{};
+  message.msg_iov = header ? parts.data() : &parts[1];
+  message.msg_iovlen = (header ? 1u : 0u) + (parts[1].iov_len != 0 ? 1u : 0u);
+  const ssize_t bytes = recvmsg(fd, &message, MSG_DONTWAIT);
+  if (bytes == 0) raise_lost(peer);
+  if (bytes < 0) {
+    if (errno == EAGAIN || errno == EINTR) return;
+    raise_lost(peer);
+  }
+  is_idle_ = false;
+  exchange.received += static_cast<size_t>(bytes);
+  if (!header || exchange.received < sizeof(Header)) return;
+  if (exchange.header.kind == MessageKind::kLeft) raise_left(peer, exchange.header);
+  if (exchange.header.kind != MessageKind::kArrival || exchange.header.sequence != mine_.sequence) {
+    throw Error(ErrorCode::kInternal, collective_->request.name(),
+                concat("rank ", peer, " sent a message out of order"));
+  }
+  if (exchange.header.code != mine_.code || exchange.header.count != mine_.count) {
+    raise_mismatch();
+  }
+}
+
+// A rank whose message has come says no more in this collective, unless it gives up.
+void TcpTransport::watch(int peer) {
+  Exchange& exchange = exchanges_[peer];
+  Header header{};
+  const ssize_t bytes =
+      recv(mesh_.control[peer].get(), &header, sizeof header, MSG_PEEK | MSG_DONTWAIT);
+  if (bytes < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  const bool left =
+      bytes == static_cast<ssize_t>(sizeof header) && header.kind == MessageKind::kLeft;
+  if (left && header.sequence < mine_.sequence) {
+    [[maybe_unused]] const ssize_t taken =
+        recv(mesh_.control[peer].get(), &header, sizeof header, MSG_DONTWAIT);
+    exchange.received = 0;
+    raise_left(peer, header);
+  }
+  // It is ahead, or has ended. Whether that matters, who waits for its bytes will see.
+  exchange.watched = bytes > 0 && bytes < static_cast<ssize_t>(sizeof header);
+}
+
+void TcpTransport::finish_exchange() {
+  while (!progress()) idle(false, false);
+}
+
+void TcpTransport::raise_mismatch() {
+  std::vector<Asked> asked;
+  for (int peer = 0; peer < size(); ++peer) {
+    const Exchange& exchange = exchanges_[peer];
+    if (peer == rank()) {
+      asked.push_back({peer, collective_->request});
+    } else if (exchange.received >= sizeof(Header)) {
+      asked.push_back({peer, Request::decode(exchange.header.code, exchange.header.count)});
+    }
+  }
+  throw mismatch(collective_->request.name(), mine_.sequence, asked);
+}
+
+void TcpTransport::raise_left(int peer, const Header& header) {
+  const std::string_view op = collective_->request.name();
+  std::string text(std::min<size_t>(header.text_bytes, kMaxReason), '\0');
+  try {
+    // Part of it may have been taken for the payload that was expected.
+    Exchange& exchange = exchanges_[peer];
+    const size_t have = exchange.received > sizeof(Header)
+                            ? std::min(exchange.received - sizeof(Header), text.size())
+                            : 0;
+    std::memcpy(text.data(), exchange.payload.data(), have);
+    read_full(mesh_.control[peer], text.data() + have, text.size() - have, deadline_after(kReason),
+              op, concat("rank ", peer));
+  } catch (const Error&) {
+    text = "it did not say why";
+  }
+  const auto code = static_cast<ErrorCode>(header.code);
+  const bool about_others =
+      code == ErrorCode::kTimeout || code == ErrorCode::kMismatch || code == ErrorCode::kPeerLost;
+  throw Error(about_others ? code : ErrorCode::kPeerLost, op,
+              concat("rank ", peer, about_others ? " gave up: " : " left: ", text));
+}
+
+void TcpTransport::raise_lost(int peer) {
+  // If it left in order, the reason is in what it sent before its connections ended.
+  const Deadline soon = deadline_after(kReason);
+  const Exchange& exchange = exchanges_[peer];
+  const bool between =
+      exchange.received == 0 || exchange.received == sizeof(Header) + exchange.payload.size();
+  Header header{};
+  const int fd = mesh_.control[peer].get();
+  while (between) {
+    const ssize_t bytes = recv(fd, &header, sizeof header, MSG_PEEK | MSG_DONTWAIT);
+    if (bytes == static_cast<ssize_t>(sizeof header)) {
+      if (header.kind != MessageKind::kLeft) break;
+      [[maybe_unused]] const ssize_t taken = recv(fd, &header, sizeof header, MSG_DONTWAIT);
+      exchanges_[peer].received = 0;
+      raise_left(peer, header);
+    }
+    const bool nothing_yet = bytes < 0 && (errno == EAGAIN || errno == EINTR);
+    if (!nothing_yet || !wait_readable(mesh_.control[peer], soon)) break;
+  }
+  throw Error(ErrorCode::kPeerLost, collective_->request.name(),
+              concat("rank ", peer, " died or cannot be reached any more: its connection ended"));
+}
+
+void TcpTransport::raise_late(bool to_send, bool to_receive) {
+  std::vector<int> late;
+  for (int peer = 0; peer < size(); ++peer) {
+    const Exchange& exchange = exchanges_[peer];
+    const bool silent =
+        peer != rank() && exchange.received < sizeof(Header) + exchange.payload.size();
+    if (silent) late.push_back(peer);
+  }
+  if (late.empty() && to_receive) late.push_back(before());
+  if (late.empty()) late.push_back(to_send ? next() : before());
+  throw Error(ErrorCode::kTimeout, collective_->request.name(),
+              concat("rank ", rank(), " waited ", seconds_text(timeout()), " for ", rank_list(late),
+                     "; a longer wait is LOCKSTEP_TIMEOUT"));
+}
+
+// Returns when something may have changed. Tries again for a while before it sleeps.
+void TcpTransport::idle(bool to_send, bool to_receive) {
+  const Deadline now = Clock::now();
+  if (!is_idle_) {
+    is_idle_ = true;
+    idle_since_ = now;
+  }
+  if (!crowded_ && now - idle_since_ < kSpin) {
+    relax();
+    return;
+  }
+  std::vector<pollfd> fds = {{wake_.get(), POLLIN, 0}};
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank()) continue;
+    const Exchange& exchange = exchanges_[peer];
+    const bool received = exchange.received == sizeof(Header) + exchange.payload.size();
+    const bool sent = exchange.sent == sizeof mine_ + expected_payload(rank());
+    short events = 0;
+    if (!received || exchange.watched) events |= POLLIN;
+    if (!sent) events |= POLLOUT;
+    if (events != 0) fds.push_back({mesh_.control[peer].get(), events, 0});
+  }
+  if (to_send) fds.push_back({mesh_.to_next.get(), POLLOUT, 0});
+  if (to_receive) fds.push_back({mesh_.from_before.get(), POLLIN, 0});
+  const int changed = poll(fds.data(), fds.size(), poll_ms(deadline_));
+  if (cancelled_.load()) {
+    throw Error(ErrorCode::kCancelled, collective_->request.name(), "the communicator was aborted");
+  }
+  if (changed == 0 && Clock::now() >= deadline_) raise_late(to_send, to_receive);
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank()) continue;
+    const Exchange& exchange = exchanges_[peer];
+    const bool received = exchange.received == sizeof(Header) + exchange.payload.size();
+    if (received && exchange.watched) watch(peer);
+  }
+}
+
+size_t TcpTransport::try_send(const void* data, size_t bytes) {
+  const ssize_t sent = send(mesh_.to_next.get(), data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (sent < 0) {
+    if (errno == EAGAIN || errno == EINTR) return 0;
+    raise_lost(next());
+  }
+  is_idle_ = false;
+  return static_cast<size_t>(sent);
+}
+
+size_t TcpTransport::try_receive(void* data, size_t bytes) {
+  const ssize_t received = recv(mesh_.from_before.get(), data, bytes, MSG_DONTWAIT);
+  if (received == 0) raise_lost(before());
+  if (received < 0) {
+    if (errno == EAGAIN || errno == EINTR) return 0;
+    raise_lost(before());
+  }
+  is_idle_ = false;
+  return static_cast<size_t>(received);
+}
+
+void TcpTransport::wait(bool to_send, bool to_receive) {
+  progress();
+  idle(to_send, to_receive);
+}
+
+void TcpTransport::leave(const Failure& why) noexcept {
+  std::string text = why.message.substr(0, kMaxReason);
+  const Header header{MessageKind::kLeft, static_cast<uint32_t>(text.size()), completed_,
+                      static_cast<uint64_t>(why.code), 0};
+  text.insert(0, reinterpret_cast<const char*>(&header), sizeof header);
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank()) continue;
+    // Not into the middle of a message: then the connection's end must do.
+    const bool between = collective_ == nullptr || exchanges_[peer].sent == 0 ||
+                         exchanges_[peer].sent == sizeof mine_ + expected_payload(rank());
+    const int fd = mesh_.control[peer].get();
+    if (between) {
+      [[maybe_unused]] const ssize_t sent =
+          send(fd, text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    }
+    shutdown(fd, SHUT_WR);
+  }
+  shutdown(mesh_.to_next.get(), SHUT_WR);
+}
+
+}  // namespace
+
+std::unique_ptr<Transport> make_tcp_transport(const Meeting& meeting, bool crowded) {
+  return std::make_unique<TcpTransport>(meeting, crowded);
+}
+
+}  // namespace lockstep::comm

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "lockstep/comm/collective.h"
+#include "lockstep/comm/socket.h"
+#include "lockstep/kernels/error.h"
+
+namespace lockstep::comm {
+
+// A failure as plain data. An Error is made anew each time it is thrown, so that threads share no
+// exception object.
+struct Failure {
+  ErrorCode code = ErrorCode::kInternal;
+  std::string op;
+  std::string message;
+
+  // Of the exception in flight. Call it in a catch block.
+  static Failure current(std::string_view op);
+  [[noreturn]] void raise() const;
+};
+
+// What moves the bytes of one group. Collectives are run by one thread at a time, in order, each
+// after the one before it.
+class Transport {
+ public:
+  Transport(int rank, int size, std::chrono::milliseconds timeout)
+      : rank_(rank), size_(size), timeout_(timeout) {}
+  virtual ~Transport() = default;
+  Transport(const Transport&) = delete;
+  Transport& operator=(const Transport&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  std::chrono::milliseconds timeout() const { return timeout_; }
+
+  virtual std::string_view name() const = 0;
+  // Returns once this rank's part is done: nobody reads or writes its buffers any more. Throws
+  // what Communicator promises; kCancelled once cancel() was called.
+  virtual void run(const Collective& collective) = 0;
+  virtual std::shared_ptr<void> allocate(size_t bytes) = 0;
+
+  // Tells the other ranks that this one will take no part in anything more, and why; they have it
+  // as an error when they next need this rank. After the last run(), or the one that failed.
+  // Returns once nobody touches this rank's buffers.
+  virtual void leave(const Failure& why) noexcept = 0;
+  // From any thread: ends a run() under way, and every later one, with kCancelled.
+  virtual void cancel() noexcept = 0;
+
+ private:
+  const int rank_;
+  const int size_;
+  const std::chrono::milliseconds timeout_;
+};
+
+}  // namespace lockstep::comm

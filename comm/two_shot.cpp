@@ -1,0 +1,241 @@
+// Large collectives of a SharedGroup: straight between the ranks' buffers where all of them can be
+// reached, otherwise in chunks through the staging areas.
+
+#include <algorithm>
+#include <cstring>
+
+#include "lockstep/comm/shared_await.h"
+#include "lockstep/comm/shared_group.h"
+
+namespace lockstep::comm {
+namespace {
+
+// Chunks of a staging area that are under way at once, for each of its parts.
+constexpr int64_t kDepth = 4;
+// Bytes of a part of a staging area: what a rank hands over and what it folds in one step stays in
+// the second-level cache.
+constexpr int64_t kPartBytes = int64_t{128} << 10;
+// After this much work on others' buffers a rank looks whether somebody has left.
+constexpr int64_t kLookBytes = int64_t{256} << 10;
+
+int64_t align_down(int64_t bytes) { return bytes / 64 * 64; }
+
+}  // namespace
+
+// A staging area has kDepth slots, each with one part for every block of a chunk (what this rank
+// hands over for others to fold) and one part for results.
+size_t SharedGroup::staging_bytes(int size) {
+  return static_cast<size_t>(kDepth * 2 * std::max<int64_t>(kPartBytes, 4096 * size));
+}
+
+// How a collective is cut into steps through the staging areas.
+struct SharedGroup::Staging {
+  Blocks blocks;
+  bool scatters = false;  // blocks are handed over and folded
+  bool gathers = false;   // results are copied out
+  bool broadcasts = false;
+  int64_t part = 0;   // bytes of half a slot
+  int64_t inner = 0;  // bytes of one block's part of a chunk that is handed over
+  int64_t chunk = 0;  // elements of a block in one step
+  int64_t steps = 0;
+
+  std::byte* handed(std::byte* staging, uint64_t step, int block) const {
+    return staging + static_cast<int64_t>(step % kDepth) * 2 * part + block * inner;
+  }
+  std::byte* result(std::byte* staging, uint64_t step) const {
+    return staging + static_cast<int64_t>(step % kDepth) * 2 * part + part;
+  }
+  int64_t first(int block, int64_t step) const {
+    return std::min(blocks.end(block), blocks.begin(block) + step * chunk);
+  }
+  int64_t length(int block, int64_t step) const {
+    return std::min(chunk, blocks.end(block) - first(block, step));
+  }
+};
+
+bool SharedGroup::reachable(const Collective& collective) {
+  for (int peer = 0; peer < size(); ++peer) {
+    const Arrival& theirs = arrival(peer);
+    const bool sends =
+        collective.request.kind != Kind::kBroadcast || peer == collective.request.root;
+    const bool receives = collective.request.kind == Kind::kAllReduce;
+    if (sends && theirs.send == 0) return false;
+    if (receives && theirs.recv == 0) return false;
+  }
+  return true;
+}
+
+void SharedGroup::two_shot(const Collective& collective) {
+  const bool moves = collective.request.count != 0 && collective.request.kind != Kind::kBarrier;
+  arrive(collective, nullptr, 0, moves);
+  if (!moves) return;
+  if (reachable(collective)) {
+    direct(collective);
+  } else {
+    staged(collective);
+  }
+}
+
+// Every rank reads its block from all ranks' buffers, folds it, and writes it to all ranks'
+// buffers; or copies what it needs. Then it waits until all have finished with its own buffers.
+void SharedGroup::direct(const Collective& collective) {
+  const int64_t element = collective.element_size();
+  const Blocks blocks = collective.blocks(size());
+  const kernels::FoldSpec spec = collective.fold(size());
+  const Kind kind = collective.request.kind;
+  const auto send_of = [&](int peer) -> const std::byte* {
+    if (peer == rank()) return static_cast<const std::byte*>(collective.send);
+    return reach(peer, arrival(peer).send);
+  };
+  std::vector<const std::byte*> sends(size());
+  for (int peer = 0; peer < size(); ++peer) {
+    if (kind != Kind::kBroadcast || peer == collective.request.root) sends[peer] = send_of(peer);
+  }
+  auto* recv = static_cast<std::byte*>(collective.recv);
+  std::vector<std::byte*> outputs = {recv};
+  if (kind == Kind::kAllReduce) {
+    for (int peer = 0; peer < size(); ++peer) {
+      if (peer != rank()) outputs.push_back(reach(peer, arrival(peer).recv));
+    }
+  }
+
+  // From here to the end of the loop nobody who leaves may free a buffer: they look at `touching`
+  // after they set `left`, and here it is the other way round.
+  self().touching.store(1);
+  const auto somebody_left = [&] {
+    for (const Peer& peer : peers_) {
+      if (peer.member->left.load() != 0) return true;
+    }
+    return cancelled_.load();
+  };
+  bool left = somebody_left();
+  // In pieces, piece by piece from each rank.
+  const auto copy_from = [&](int peer, std::byte* to, int64_t bytes) {
+    if (to == sends[peer]) return;
+    for (int64_t at = 0; at < bytes && !left; at += kLookBytes) {
+      std::memcpy(to + at, sends[peer] + at, std::min(kLookBytes, bytes - at));
+      left = somebody_left();
+    }
+  };
+  if (collective.folds()) {
+    const int64_t begin = blocks.begin(rank());
+    const int64_t end = blocks.end(rank());
+    const int64_t look = kLookBytes / element;
+    const int64_t base = kind == Kind::kReduceScatter ? begin : 0;
+    std::vector<void*> targets(outputs.size());
+    for (int64_t at = begin; at < end && !left; at += look) {
+      for (int i = 0; i < size(); ++i) sources_[i] = sends[blocks.order(rank(), i)] + at * element;
+      for (size_t i = 0; i < outputs.size(); ++i) targets[i] = outputs[i] + (at - base) * element;
+      kernels::Fold::cpu(spec, sources_.data(), targets.data(), static_cast<int>(targets.size()),
+                         std::min(look, end - at));
+      left = somebody_left();
+    }
+  } else if (kind == Kind::kAllGather) {
+    const int64_t bytes = blocks.size * element;
+    for (int i = 0; i < size(); ++i) {
+      const int peer = (rank() + i) % size();
+      copy_from(peer, recv + peer * bytes, bytes);
+    }
+  } else {
+    copy_from(collective.request.root, recv, collective.request.count * element);
+  }
+  self().touching.store(0);
+
+  if (!left) post(self().done, round_);
+  await([&](int peer) { return !left && peers_[peer].member->done.value.load() >= round_; });
+}
+
+void SharedGroup::staged(const Collective& collective) {
+  const Kind kind = collective.request.kind;
+  const int64_t element = collective.element_size();
+  Staging staging;
+  staging.blocks = collective.blocks(size());
+  staging.scatters = collective.folds();
+  staging.gathers = kind != Kind::kReduceScatter;
+  staging.broadcasts = kind == Kind::kBroadcast;
+  staging.part = static_cast<int64_t>(staging_bytes(size())) / kDepth / 2;
+  staging.inner = align_down(staging.scatters ? staging.part / size() : staging.part);
+  staging.chunk = staging.inner / element;
+  staging.steps = (staging.blocks.size + staging.chunk - 1) / staging.chunk;
+  if (kind == Kind::kAllGather) {
+    auto* own = static_cast<std::byte*>(collective.recv) + staging.blocks.begin(rank()) * element;
+    const auto bytes = static_cast<size_t>(staging.blocks.size * element);
+    if (own != collective.send) std::memcpy(own, collective.send, bytes);
+  }
+  // Each step's parts are one behind the other, so that the others have done theirs when they are
+  // needed.
+  for (int64_t step = 0; step < staging.steps + 2; ++step) {
+    if (staging.scatters && step < staging.steps) stage(collective, staging, step);
+    if (step >= 1 && step - 1 < staging.steps) fold(collective, staging, step - 1);
+    if (staging.gathers && step >= 2) copy(collective, staging, step - 2);
+  }
+  chunks_ += static_cast<uint64_t>(staging.steps);
+  // What this collective left out counts as done.
+  if (!staging.scatters) post(self().staged, chunks_);
+  if (!staging.gathers) post(self().copied, chunks_);
+}
+
+// Hands the others their blocks' next chunk.
+void SharedGroup::stage(const Collective& collective, const Staging& staging, int64_t step) {
+  const uint64_t at = chunks_ + static_cast<uint64_t>(step);
+  const int64_t element = collective.element_size();
+  await([&](int peer) { return peers_[peer].member->folded.value.load() + kDepth > at; });
+  for (int i = 1; i < size(); ++i) {
+    const int block = (rank() + i) % size();
+    std::memcpy(
+        staging.handed(peers_[rank()].staging, at, block),
+        static_cast<const std::byte*>(collective.send) + staging.first(block, step) * element,
+        staging.length(block, step) * element);
+  }
+  post(self().staged, at + 1);
+}
+
+// Folds this rank's block of a chunk, into recv and for the others; or, where nothing is folded,
+// puts this rank's own data there.
+void SharedGroup::fold(const Collective& collective, const Staging& staging, int64_t step) {
+  const uint64_t at = chunks_ + static_cast<uint64_t>(step);
+  const int64_t element = collective.element_size();
+  auto* recv = static_cast<std::byte*>(collective.recv);
+  const auto* send = static_cast<const std::byte*>(collective.send);
+  std::byte* result = staging.result(peers_[rank()].staging, at);
+  await([&](int peer) {
+    const Member& member = *peers_[peer].member;
+    return (!staging.scatters || member.staged.value.load() > at) &&
+           (!staging.gathers || member.copied.value.load() + kDepth > at);
+  });
+  const int own = staging.broadcasts ? 0 : rank();
+  const int64_t first = staging.first(own, step);
+  const int64_t length = staging.length(own, step);
+  if (staging.scatters) {
+    for (int i = 0; i < size(); ++i) {
+      const int peer = staging.blocks.order(rank(), i);
+      sources_[i] = peer == rank() ? send + first * element
+                                   : staging.handed(peers_[peer].staging, at, rank());
+    }
+    const int64_t base = staging.gathers ? 0 : staging.blocks.begin(rank());
+    void* outputs[2] = {recv + (first - base) * element, result};
+    kernels::Fold::cpu(collective.fold(size()), sources_.data(), outputs, staging.gathers ? 2 : 1,
+                       length);
+  } else if (!staging.broadcasts || collective.request.root == rank()) {
+    std::memcpy(result, send + (first - staging.blocks.begin(own)) * element, length * element);
+  }
+  post(self().folded, at + 1);
+}
+
+// Takes the others' results of a chunk.
+void SharedGroup::copy(const Collective& collective, const Staging& staging, int64_t step) {
+  const uint64_t at = chunks_ + static_cast<uint64_t>(step);
+  const int64_t element = collective.element_size();
+  auto* recv = static_cast<std::byte*>(collective.recv);
+  await([&](int peer) { return peers_[peer].member->folded.value.load() > at; });
+  for (int i = 1; i < size(); ++i) {
+    const int peer = (rank() + i) % size();
+    if (staging.broadcasts && peer != collective.request.root) continue;
+    const int block = staging.broadcasts ? 0 : peer;
+    std::memcpy(recv + staging.first(block, step) * element,
+                staging.result(peers_[peer].staging, at), staging.length(block, step) * element);
+  }
+  post(self().copied, at + 1);
+}
+
+}  // namespace lockstep::comm
