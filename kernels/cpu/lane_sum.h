@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+
+#include "lockstep/kernels/simd.h"
+
+// Sums in a fixed order of additions: the same bits whatever the width of the processor's vectors.
+// For the inside of simd_dispatch.
+namespace lockstep::kernels {
+
+// acc[c] += the sum over r of f(r * width + c, c), for r in [0, rows) and c in [0, width). Eight
+// rows are added as a tree, so that acc passes through the cache once for each eight elements.
+template <class T, class F>
+LOCKSTEP_INLINE void add_rows(int64_t rows, int64_t width, T* acc, const F& f) {
+  int64_t r = 0;
+  for (; r + 8 <= rows; r += 8) {
+    const int64_t base = r * width;
+#pragma omp simd
+    for (int64_t c = 0; c < width; ++c) {
+      const int64_t i = base + c;
+      const T a = (f(i, c) + f(i + width, c)) + (f(i + 2 * width, c) + f(i + 3 * width, c));
+      const T b =
+          (f(i + 4 * width, c) + f(i + 5 * width, c)) + (f(i + 6 * width, c) + f(i + 7 * width, c));
+      acc[c] += a + b;
+    }
+  }
+  for (; r < rows; ++r) {
+    const int64_t base = r * width;
+#pragma omp simd
+    for (int64_t c = 0; c < width; ++c) acc[c] += f(base + c, c);
+  }
+}
+
+// The sum of f(i) for i in [0, n), in 64 partial sums. T is a floating type.
+template <class T, class F>
+LOCKSTEP_INLINE T lane_sum(int64_t n, const F& f) {
+  constexpr int64_t kLanes = 64;
+  T total{0};
+  int64_t i = 0;
+  if (n >= kLanes) {
+    alignas(64) T acc[kLanes] = {};
+    add_rows(n / kLanes, kLanes, acc,
+             [&](int64_t k, int64_t) LOCKSTEP_INLINE_LAMBDA { return f(k); });
+    for (int64_t half = kLanes / 2; half > 0; half /= 2) {
+#pragma omp simd
+      for (int64_t l = 0; l < half; ++l) acc[l] += acc[l + half];
+    }
+    total = acc[0];
+    i = n / kLanes * kLanes;
+  }
+  for (; i < n; ++i) total += f(i);
+  return total;
+}
+
+}  // namespace lockstep::kernels
