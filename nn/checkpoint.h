@@ -84,7 +84,7 @@ struct CheckpointOptions {
   // The ranks that save together; rank 0 writes. Null: this process alone.
   comm::Communicator* group = nullptr;
   // Gets what went wrong after the checkpoint was safe. By default it is printed to stderr.
-  std::function<void(const std::string&)> warn;
+  std::function<void(const std::string&)> warn = {};
   // For tests; null: the real one.
   Disk* disk = nullptr;
 };
@@ -109,7 +109,7 @@ struct LoadOptions {
   comm::Communicator* group = nullptr;
   // Gets a line for each damaged checkpoint that was passed over. By default it is printed to
   // stderr. Called on rank 0.
-  std::function<void(const std::string&)> warn;
+  std::function<void(const std::string&)> warn = {};
 };
 
 // What a load did. Names are those of the checkpoint, "model/features.0.weight".
