@@ -90,8 +90,8 @@ std::vector<Case> cases() {
   add("select", [](const Tensors& x) { return exp(x[0].select(1, -2)); }, {sample({2, 7})});
   add("cat",
       [](const Tensors& x) {
-        const Tensor all[] = {exp(x[0]), x[1] * x[1], x[0]};
-        return cat(all, 1) * cat(all, 1);
+        const Tensor parts[] = {exp(x[0]), x[1] * x[1], x[0]};
+        return cat(parts, 1) * cat(parts, 1);
       },
       {sample({2, 3}), sample({2, 4}, -1, 1, 1)});
   add("stack",

@@ -116,12 +116,12 @@ TEST(DataParallel, AveragesASecondBackwardWhoseGraphLeadsThroughUpdatedWeights) 
       const Tensor first = mean(model(x));
       first.backward();
       EXPECT_THAT(net->weight.grad().to_vector<float>(),
-                  Pointwise(NearWithin(1e-4), {3.51, 13.5, 3.9, 36.5}));
+                  Pointwise(NearWithin(1e-4), std::vector<double>{3.51, 13.5, 3.9, 36.5}));
       const Tensor updated = net->weight - net->weight.grad().clone();
       const Tensor second = mean(linear(x, updated));
       second.backward();
       EXPECT_THAT(net->weight.grad().to_vector<float>(),
-                  Pointwise(NearWithin(1e-4), {7.02, 27, 7.8, 73}));
+                  Pointwise(NearWithin(1e-4), std::vector<double>{7.02, 27, 7.8, 73}));
       EXPECT_NEAR(average(first), -8.39344, 1e-5);
       EXPECT_NEAR(average(second), -1550.4235, 1e-3);
     });
