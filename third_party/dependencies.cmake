@@ -10,7 +10,7 @@ list(APPEND CMAKE_MODULE_PATH ${CMAKE_CURRENT_LIST_DIR})
 option(LOCKSTEP_FETCH "Download dependencies that the system does not have" ON)
 
 set(LOCKSTEP_MISSING "")            # neither found nor fetched
-set(LOCKSTEP_FETCHED "")            # built inside this build tree
+set(LOCKSTEP_FETCHED "")            # EXPORTED ones that are built inside this build tree
 set(LOCKSTEP_FIND_DEPENDENCIES "")  # the lines by which LockstepConfig.cmake finds them again
 
 string(CONCAT LOCKSTEP_HOW_TO_GET "On Debian or Ubuntu run third_party/install.sh. Elsewhere "
@@ -51,7 +51,6 @@ macro(lockstep_fetch package)
                        DOWNLOAD_EXTRACT_TIMESTAMP ON SOURCE_SUBDIR "${LOCKSTEP_SUBDIR_${package}}"
                        ${_system})
   FetchContent_MakeAvailable(${_lower})
-  list(APPEND LOCKSTEP_FETCHED ${package})
 endmacro()
 
 # Makes `target` of `package` available. EXPORTED: a program that links Lockstep needs it too.
@@ -80,6 +79,9 @@ macro(lockstep_require package target)
     endif()
   elseif(LOCKSTEP_FETCH AND LOCKSTEP_URL_${package})
     lockstep_fetch(${package})
+    if(_require_EXPORTED)
+      list(APPEND LOCKSTEP_FETCHED ${package})
+    endif()
   else()
     list(JOIN _find " " _line)
     string(APPEND LOCKSTEP_MISSING "\n  ${_line}")
@@ -88,6 +90,7 @@ endmacro()
 
 # How the fetched projects are built. Normal variables win over their options (policy CMP0077).
 set(CMAKE_POLICY_DEFAULT_CMP0077 NEW)
+set(CMAKE_POLICY_VERSION_MINIMUM 3.5)  # CMake 4 refuses older projects without it
 set(ABSL_PROPAGATE_CXX_STD ON)
 set(ABSL_ENABLE_INSTALL OFF)
 set(DNNL_LIBRARY_TYPE STATIC)
@@ -100,6 +103,7 @@ set(JSON_BuildTests OFF)
 set(INSTALL_GTEST OFF)
 set(BENCHMARK_ENABLE_TESTING OFF)
 set(BENCHMARK_ENABLE_INSTALL OFF)
+set(SKIP_INSTALL_ALL ON)  # zlib's
 set(LOCKSTEP_SUBDIR_xxHash cmake_unofficial)
 
 set(THREADS_PREFER_PTHREAD_FLAG ON)

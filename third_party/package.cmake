@@ -4,9 +4,10 @@ include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
 
 if(LOCKSTEP_FETCHED)
+  list(JOIN LOCKSTEP_FETCHED ", " fetched)
   # A fetched library lives in this build tree alone; an installed one would point there.
   message(NOTICE "Lockstep cannot be installed from this build: it was built with its own copy of "
-                 "${LOCKSTEP_FETCHED}. ${LOCKSTEP_HOW_TO_GET}")
+                 "${fetched}. ${LOCKSTEP_HOW_TO_GET}")
   return()
 endif()
 
