@@ -1,0 +1,293 @@
+#include "lockstep/kernels/softmax.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "lockstep/kernels/cpu/lane_sum.h"
+#include "lockstep/kernels/cpu/staged.h"
+#include "lockstep/kernels/parallel.h"
+#include "lockstep/kernels/text.h"
+#include "lockstep/kernels/vector_math.h"
+
+// Rows are contiguous: views of another order are brought to one where the axis is the innermost.
+// Blocks of rows that fit the first-level cache are passed over several times, so that exp runs
+// over whole vectors however short a row is.
+namespace lockstep::kernels {
+namespace {
+
+constexpr int64_t kBlock = 2048;   // elements of a block
+constexpr int64_t kGrain = 16384;  // elements that are worth a thread
+
+// The view with dimension `axis` moved to the end; a scalar is one row of one element.
+View as_rows(const View& x, int64_t axis) {
+  View out = x;
+  if (x.shape.empty()) {
+    out.shape = {1};
+    out.strides = {1};
+    return out;
+  }
+  std::rotate(out.shape.begin() + axis, out.shape.begin() + axis + 1, out.shape.end());
+  std::rotate(out.strides.begin() + axis, out.strides.begin() + axis + 1, out.strides.end());
+  return out;
+}
+
+// Calls f(first row, rows) for blocks that cover `rows` rows of `size` elements: as many rows at
+// once as a block holds, one at least. f runs with the processor's widest vectors.
+template <class F>
+void for_each_block(int64_t rows, int64_t size, const F& f) {
+  const int64_t step = std::max<int64_t>(1, kBlock / size);
+  parallel_for(rows, std::max<int64_t>(1, kGrain / size), [&](int64_t begin, int64_t end) {
+    simd_dispatch([&]() LOCKSTEP_INLINE_LAMBDA {
+      for (int64_t r = begin; r < end; r += step) f(r, std::min(step, end - r));
+    });
+  });
+}
+
+// The largest of n >= 1 values. A NaN need not be seen: it comes back from exp.
+template <class T>
+LOCKSTEP_INLINE T largest(const T* x, int64_t n) {
+  T most = x[0];
+#pragma omp simd reduction(max : most)
+  for (int64_t i = 0; i < n; ++i) most = x[i] > most ? x[i] : most;
+  return most;
+}
+
+template <class T>
+LOCKSTEP_INLINE T sum(const T* x, int64_t n) {
+  return lane_sum<T>(n, [=](int64_t i) LOCKSTEP_INLINE_LAMBDA { return x[i]; });
+}
+
+template <class T>
+LOCKSTEP_INLINE T dot(const T* x, const T* y, int64_t n) {
+  return lane_sum<T>(n, [=](int64_t i) LOCKSTEP_INLINE_LAMBDA { return x[i] * y[i]; });
+}
+
+template <class T>
+LOCKSTEP_INLINE void subtract(const T* x, T value, T* y, int64_t n) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) y[i] = x[i] - value;
+}
+
+template <class T>
+LOCKSTEP_INLINE void exp_all(T* x, int64_t n) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) x[i] = exp(x[i]);
+}
+
+// most[r] = the largest of row r, log_sum[r] = log(sum(exp(row - most))), for a block of rows.
+// buffer: kBlock elements.
+template <class T>
+LOCKSTEP_INLINE void log_sums(const T* x, int64_t rows, int64_t size, T* buffer, T* most,
+                              T* log_sum) {
+  if (size > kBlock) {  // one row, in pieces
+    *most = largest(x, size);
+    T total{0};
+    for (int64_t i = 0; i < size; i += kBlock) {
+      const int64_t n = std::min(kBlock, size - i);
+      subtract(x + i, *most, buffer, n);
+      exp_all(buffer, n);
+      total += sum(buffer, n);
+    }
+    *log_sum = log(total);
+    return;
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    most[r] = largest(x + r * size, size);
+    subtract(x + r * size, most[r], buffer + r * size, size);
+  }
+  exp_all(buffer, rows * size);
+  for (int64_t r = 0; r < rows; ++r) log_sum[r] = sum(buffer + r * size, size);
+#pragma omp simd
+  for (int64_t r = 0; r < rows; ++r) log_sum[r] = log(log_sum[r]);
+}
+
+// out = f of inputs a and b: f(a, b, out, rows, size) is called for blocks of rows along the axis.
+template <class T, class F>
+void map_rows(const View& a, const View& b, const View& out, int64_t axis, const F& f) {
+  const View out_rows = as_rows(out, axis);
+  const Strides strides = contiguous_strides(out_rows.shape);
+  const StagedInput from_a(as_rows(a, axis), strides);
+  const StagedInput from_b(as_rows(b, axis), strides);
+  const StagedOutput to(out_rows, strides);
+  const T* a_data = from_a.as<T>();
+  const T* b_data = from_b.as<T>();
+  T* out_data = to.as<T>();
+  const int64_t size = out_rows.shape.back();
+  for_each_block(out.numel() / size, size, [=, &f](int64_t r, int64_t rows) LOCKSTEP_INLINE_LAMBDA {
+    f(a_data + r * size, b_data + r * size, out_data + r * size, rows, size);
+  });
+  to.finish();
+}
+
+// Throws unless every target is a class or ignored.
+void check_targets(const View& targets, int64_t ignore_index, int64_t classes) {
+  const auto* t = targets.as<int64_t>();
+  for (int64_t n = 0; n < targets.shape[0]; ++n) {
+    const int64_t target = t[n * targets.strides[0]];
+    check((target >= 0 && target < classes) || target == ignore_index, "cross_entropy", [&] {
+      return str_cat("want targets in [0, ", classes, ") or ", ignore_index,
+                     ", the one to ignore; row ", n, " has ", target);
+    });
+  }
+}
+
+}  // namespace
+
+void Softmax::cpu(const View& x, const View& y, int64_t axis) {
+  if (y.numel() == 0) return;
+  visit_lane(y.dtype, "softmax", [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    map_rows<T>(x, x, y, axis,
+                [](const T* in, const T*, T* out, int64_t rows, int64_t size)
+                    LOCKSTEP_INLINE_LAMBDA {
+                      for (int64_t r = 0; r < rows; ++r) {
+                        const T most = largest(in + r * size, size);
+                        subtract(in + r * size, most, out + r * size, size);
+                      }
+                      exp_all(out, rows * size);
+                      for (int64_t r = 0; r < rows; ++r) {
+                        T* row = out + r * size;
+                        const T total = sum(row, size);
+#pragma omp simd
+                        for (int64_t i = 0; i < size; ++i) row[i] /= total;
+                      }
+                    });
+  });
+}
+
+void SoftmaxBackward::cpu(const View& g, const View& y, const View& gx, int64_t axis) {
+  if (gx.numel() == 0) return;
+  visit_lane(gx.dtype, "softmax_backward", [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    map_rows<T>(g, y, gx, axis,
+                [](const T* gs, const T* ys, T* out, int64_t rows, int64_t size)
+                    LOCKSTEP_INLINE_LAMBDA {
+                      for (int64_t r = 0; r < rows; ++r) {
+                        const int64_t at = r * size;
+                        const T s = dot(gs + at, ys + at, size);
+#pragma omp simd
+                        for (int64_t i = at; i < at + size; ++i) out[i] = ys[i] * (gs[i] - s);
+                      }
+                    });
+  });
+}
+
+void LogSoftmax::cpu(const View& x, const View& y, int64_t axis) {
+  if (y.numel() == 0) return;
+  visit_lane(y.dtype, "log_softmax", [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    map_rows<T>(x, x, y, axis,
+                [](const T* in, const T*, T* out, int64_t rows, int64_t size)
+                    LOCKSTEP_INLINE_LAMBDA {
+                      alignas(64) T buffer[kBlock];
+                      T most[kBlock];
+                      T log_sum[kBlock];
+                      log_sums(in, rows, size, buffer, most, log_sum);
+                      for (int64_t r = 0; r < rows; ++r) {
+                        const int64_t at = r * size;
+                        const T m = most[r];
+                        const T l = log_sum[r];
+#pragma omp simd
+                        for (int64_t i = at; i < at + size; ++i) out[i] = (in[i] - m) - l;
+                      }
+                    });
+  });
+}
+
+void LogSoftmaxBackward::cpu(const View& g, const View& y, const View& gx, int64_t axis) {
+  if (gx.numel() == 0) return;
+  visit_lane(gx.dtype, "log_softmax_backward", [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    map_rows<T>(g, y, gx, axis,
+                [](const T* gs, const T* ys, T* out, int64_t rows, int64_t size)
+                    LOCKSTEP_INLINE_LAMBDA {
+                      for (int64_t r = 0; r < rows; ++r) {
+                        const int64_t at = r * size;
+                        const T s = sum(gs + at, size);
+#pragma omp simd
+                        for (int64_t i = at; i < at + size; ++i) out[i] = gs[i] - exp(ys[i]) * s;
+                      }
+                    });
+  });
+}
+
+void CrossEntropy::cpu(const View& logits, const View& targets, int64_t ignore_index,
+                       const View& losses, const View& lse) {
+  const int64_t size = logits.shape[1];
+  check_targets(targets, ignore_index, size);
+  visit_lane(logits.dtype, "cross_entropy", [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const StagedInput from(logits, contiguous_strides(logits.shape));
+    const StagedOutput to_losses(losses, {1});
+    const StagedOutput to_lse(lse, {1});
+    const T* x = from.as<T>();
+    T* loss = to_losses.as<T>();
+    T* out = to_lse.as<T>();
+    const auto* t = targets.as<int64_t>();
+    const int64_t step = targets.strides[0];
+    if (size == 0) {  // every row is ignored
+      std::fill_n(loss, losses.numel(), T{0});
+      std::fill_n(out, lse.numel(), -std::numeric_limits<T>::infinity());
+    } else {
+      for_each_block(
+          logits.shape[0], size, [=](int64_t first, int64_t rows) LOCKSTEP_INLINE_LAMBDA {
+            alignas(64) T buffer[kBlock];
+            T most[kBlock];
+            T log_sum[kBlock];
+            log_sums(x + first * size, rows, size, buffer, most, log_sum);
+            for (int64_t r = 0; r < rows; ++r) {
+              const int64_t n = first + r;
+              const int64_t target = t[n * step];
+              out[n] = most[r] + log_sum[r];
+              // The difference to the largest first: less is lost where logits are large.
+              loss[n] =
+                  target == ignore_index ? T{0} : log_sum[r] - (x[n * size + target] - most[r]);
+            }
+          });
+    }
+    to_losses.finish();
+    to_lse.finish();
+  });
+}
+
+void CrossEntropyBackward::cpu(const View& logits, const View& targets, int64_t ignore_index,
+                               const View& lse, const View& g, const View& glogits) {
+  const int64_t size = logits.shape[1];
+  check_targets(targets, ignore_index, size);
+  if (logits.numel() == 0) return;
+  visit_lane(logits.dtype, "cross_entropy_backward", [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const Strides strides = contiguous_strides(logits.shape);
+    const StagedInput from(logits, strides);
+    const StagedInput from_lse(lse, {1});
+    const StagedInput from_g(g, {1});
+    const StagedOutput to(glogits, strides);
+    const T* x = from.as<T>();
+    const T* l = from_lse.as<T>();
+    const T* gs = from_g.as<T>();
+    T* out = to.as<T>();
+    const auto* t = targets.as<int64_t>();
+    const int64_t step = targets.strides[0];
+    for_each_block(logits.shape[0], size, [=](int64_t first, int64_t rows) LOCKSTEP_INLINE_LAMBDA {
+      for (int64_t n = first; n < first + rows; ++n) {
+        subtract(x + n * size, l[n], out + n * size, size);
+      }
+      exp_all(out + first * size, rows * size);
+      for (int64_t n = first; n < first + rows; ++n) {
+        T* row = out + n * size;
+        const int64_t target = t[n * step];
+        if (target == ignore_index) {
+          std::fill_n(row, size, T{0});
+          continue;
+        }
+        row[target] -= T{1};
+        const T factor = gs[n];
+#pragma omp simd
+        for (int64_t i = 0; i < size; ++i) row[i] *= factor;
+      }
+    });
+    to.finish();
+  });
+}
+
+}  // namespace lockstep::kernels
