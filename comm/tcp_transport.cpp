@@ -80,7 +80,8 @@ class TcpTransport final : public Transport, private RingLink {
   // Sends and receives what goes now; true once nothing is left to do with any rank.
   bool progress();
   bool progress(int peer);
-  void receive(int peer);
+  // False where the connection has ended.
+  bool receive(int peer);
   void watch(int peer);
   void finish_exchange();
   size_t expected_payload(int peer) const;
@@ -195,12 +196,14 @@ bool TcpTransport::progress(int peer) {
       raise_lost(peer);
     }
   }
-  if (exchange.received < sizeof(Header) + exchange.payload.size()) receive(peer);
+  if (exchange.received < sizeof(Header) + exchange.payload.size() && !receive(peer)) {
+    raise_lost(peer);
+  }
   return exchange.sent == sizeof mine_ + payload &&
          exchange.received == sizeof(Header) + exchange.payload.size();
 }
 
-void TcpTransport::receive(int peer) {
+bool TcpTransport::receive(int peer) {
   Exchange& exchange = exchanges_[peer];
   const size_t from = exchange.received;
   const int fd = mesh_.control[peer].get();
@@ -217,14 +220,11 @@ void TcpTransport::receive(int peer) {
   message.msg_iov = header ? parts.data() : &parts[1];
   message.msg_iovlen = (header ? 1u : 0u) + (parts[1].iov_len != 0 ? 1u : 0u);
   const ssize_t bytes = recvmsg(fd, &message, MSG_DONTWAIT);
-  if (bytes == 0) raise_lost(peer);
-  if (bytes < 0) {
-    if (errno == EAGAIN || errno == EINTR) return;
-    raise_lost(peer);
-  }
+  if (bytes == 0) return false;
+  if (bytes < 0) return errno == EAGAIN || errno == EINTR;
   is_idle_ = false;
   exchange.received += static_cast<size_t>(bytes);
-  if (!header || exchange.received < sizeof(Header)) return;
+  if (!header || exchange.received < sizeof(Header)) return true;
   if (exchange.header.kind == MessageKind::kLeft) raise_left(peer, exchange.header);
   if (exchange.header.kind != MessageKind::kArrival || exchange.header.sequence != mine_.sequence) {
     throw Error(ErrorCode::kInternal, collective_->request.name(),
@@ -233,6 +233,7 @@ void TcpTransport::receive(int peer) {
   if (exchange.header.code != mine_.code || exchange.header.count != mine_.count) {
     raise_mismatch();
   }
+  return true;
 }
 
 // A rank whose message has come says no more in this collective, unless it gives up.
@@ -294,24 +295,24 @@ void TcpTransport::raise_left(int peer, const Header& header) {
 }
 
 void TcpTransport::raise_lost(int peer) {
-  // If it left in order, the reason is in what it sent before its connections ended.
+  // What it sent before its connections ended says more: it disagreed, or left and gave its reason.
   const Deadline soon = deadline_after(kReason);
-  const Exchange& exchange = exchanges_[peer];
-  const bool between =
-      exchange.received == 0 || exchange.received == sizeof(Header) + exchange.payload.size();
-  Header header{};
-  const int fd = mesh_.control[peer].get();
-  while (between) {
-    const ssize_t bytes = recv(fd, &header, sizeof header, MSG_PEEK | MSG_DONTWAIT);
-    if (bytes == static_cast<ssize_t>(sizeof header)) {
-      if (header.kind != MessageKind::kLeft) break;
-      [[maybe_unused]] const ssize_t taken = recv(fd, &header, sizeof header, MSG_DONTWAIT);
-      exchanges_[peer].received = 0;
-      raise_left(peer, header);
+  Exchange& exchange = exchanges_[peer];
+  const Fd& fd = mesh_.control[peer];
+  do {
+    if (exchange.received < sizeof(Header) + exchange.payload.size()) {
+      if (!receive(peer)) break;
+      continue;
     }
+    Header header{};
+    const ssize_t bytes = recv(fd.get(), &header, sizeof header, MSG_PEEK | MSG_DONTWAIT);
     const bool nothing_yet = bytes < 0 && (errno == EAGAIN || errno == EINTR);
-    if (!nothing_yet || !wait_readable(mesh_.control[peer], soon)) break;
-  }
+    if (nothing_yet) continue;
+    if (bytes != static_cast<ssize_t>(sizeof header) || header.kind != MessageKind::kLeft) break;
+    [[maybe_unused]] const ssize_t taken = recv(fd.get(), &header, sizeof header, MSG_DONTWAIT);
+    exchange.received = 0;
+    raise_left(peer, header);
+  } while (wait_readable(fd, soon));
   throw Error(ErrorCode::kPeerLost, collective_->request.name(),
               concat("rank ", peer, " died or cannot be reached any more: its connection ended"));
 }
