@@ -1,0 +1,206 @@
+#include "lockstep/kernels/optim.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <vector>
+
+#include "lockstep/kernels/cpu/blocks.h"
+#include "lockstep/kernels/cpu/lane_sum.h"
+#include "lockstep/kernels/parallel.h"
+#include "lockstep/kernels/strided.h"
+#include "lockstep/kernels/text.h"
+#include "lockstep/kernels/vector_math.h"
+
+namespace lockstep::kernels {
+namespace {
+
+constexpr int64_t kBlock = 2048;   // elements of a block of 16-bit floats, on their way through f32
+constexpr int64_t kGrain = 32768;  // elements that are worth a thread
+
+// Throws unless `other` has the parameter's dtype, shape and strides.
+void check_alike(std::string_view op, const View& parameter, const View& other,
+                 std::string_view what) {
+  bool alike = parameter.dtype == other.dtype && parameter.shape == other.shape;
+  for (size_t d = 0; alike && d < parameter.shape.size(); ++d) {
+    alike = parameter.shape[d] <= 1 || parameter.strides[d] == other.strides[d];
+  }
+  check(alike, op, [&] {
+    return str_cat(
+        "want ", what, " with the parameter's dtype, shape and strides: ", name(parameter.dtype),
+        " ", to_string(parameter.shape), " by ", to_string(parameter.strides), ", got ",
+        name(other.dtype), " ", to_string(other.shape), " by ", to_string(other.strides));
+  });
+}
+
+void check_dense(std::string_view op, const View& parameter) {
+  check(is_floating(parameter.dtype), op, [&] {
+    return str_cat("want parameters of a floating dtype, got ", name(parameter.dtype));
+  });
+  check(parameter.numel() <= 1 || Walk(parameter, memory_order(parameter)).dense(), op, [&] {
+    return str_cat("want parameters without gaps in memory, got shape ", to_string(parameter.shape),
+                   " by strides ", to_string(parameter.strides));
+  });
+}
+
+// Runs step(pointers, count), with lanes of N dense arrays of one size, over all of these. The
+// first `written` of them are written. 16-bit floats pass through f32 in blocks.
+template <class T, size_t N, class Step>
+void for_each_lane(const std::array<const View*, N>& views, size_t written, const Step& step) {
+  parallel_for(views[0]->numel(), kGrain, [&](int64_t begin, int64_t end) {
+    std::array<Lane<T>*, N> lanes;
+    if constexpr (!is_reduced_float_v<T>) {
+      for (size_t k = 0; k < N; ++k) lanes[k] = views[k]->template as<T>() + begin;
+      step(lanes, end - begin);
+    } else {
+      alignas(64) float buffers[N][kBlock];
+      for (size_t k = 0; k < N; ++k) lanes[k] = buffers[k];
+      for (int64_t first = begin; first < end; first += kBlock) {
+        const int64_t n = std::min(kBlock, end - first);
+        for (size_t k = 0; k < N; ++k) widen(views[k]->template as<T>() + first, buffers[k], n);
+        step(lanes, n);
+        for (size_t k = 0; k < written; ++k) {
+          narrow(buffers[k], views[k]->template as<T>() + first, n);
+        }
+      }
+    }
+  });
+}
+
+template <class T>
+void sgd_plain(const SgdEntry& e, const SgdOptions& o) {
+  const auto lr = static_cast<Lane<T>>(o.lr);
+  const auto decay = static_cast<Lane<T>>(o.weight_decay);
+  for_each_lane<T, 2>({&e.parameter, &e.gradient}, 1, [=](const auto& lanes, int64_t n) {
+    vector_loop(n, [=, p = lanes[0], g = lanes[1]](int64_t i)
+                       LOCKSTEP_INLINE_LAMBDA { p[i] -= lr * (g[i] + decay * p[i]); });
+  });
+}
+
+template <class T>
+void sgd_momentum(const SgdEntry& e, const SgdOptions& o) {
+  const auto lr = static_cast<Lane<T>>(o.lr);
+  const auto decay = static_cast<Lane<T>>(o.weight_decay);
+  const auto momentum = static_cast<Lane<T>>(o.momentum);
+  // The first step must not read the buffer, which may hold anything, NaN too.
+  const bool keep = e.has_momentum;
+  const auto share = static_cast<Lane<T>>(keep ? 1 - o.dampening : 1);
+  // The step is along own * g + buffer * b.
+  const auto own = static_cast<Lane<T>>(o.nesterov ? 1 : 0);
+  const auto buffered = static_cast<Lane<T>>(o.nesterov ? o.momentum : 1);
+  for_each_lane<T, 3>(
+      {&e.parameter, &e.momentum, &e.gradient}, 2, [=](const auto& lanes, int64_t n) {
+        vector_loop(
+            n, [=, p = lanes[0], b = lanes[1], g = lanes[2]](int64_t i) LOCKSTEP_INLINE_LAMBDA {
+              const Lane<T> gradient = g[i] + decay * p[i];
+              const Lane<T> old = keep ? momentum * b[i] : Lane<T>{0};
+              const Lane<T> next = old + share * gradient;
+              b[i] = next;
+              p[i] -= lr * (own * gradient + buffered * next);
+            });
+      });
+}
+
+template <class T>
+void adam(const AdamEntry& e, const AdamOptions& o) {
+  const auto t = static_cast<double>(e.step);
+  const auto beta1 = static_cast<Lane<T>>(o.beta1);
+  const auto beta2 = static_cast<Lane<T>>(o.beta2);
+  const auto rest1 = static_cast<Lane<T>>(1 - o.beta1);
+  const auto rest2 = static_cast<Lane<T>>(1 - o.beta2);
+  const auto step_size = static_cast<Lane<T>>(o.lr / (1 - std::pow(o.beta1, t)));
+  const auto scale = static_cast<Lane<T>>(1 / std::sqrt(1 - std::pow(o.beta2, t)));
+  const auto eps = static_cast<Lane<T>>(o.eps);
+  const auto keep = static_cast<Lane<T>>(o.decoupled ? 1 - o.lr * o.weight_decay : 1);
+  const auto decay = static_cast<Lane<T>>(o.decoupled ? 0 : o.weight_decay);
+  for_each_lane<T, 4>(
+      {&e.parameter, &e.exp_avg, &e.exp_avg_sq, &e.gradient}, 3, [=](const auto& lanes, int64_t n) {
+        vector_loop(n, [=, p = lanes[0], m = lanes[1], v = lanes[2], g = lanes[3]](int64_t i)
+                           LOCKSTEP_INLINE_LAMBDA {
+                             const Lane<T> gradient = g[i] + decay * p[i];
+                             const Lane<T> mean = beta1 * m[i] + rest1 * gradient;
+                             const Lane<T> square = beta2 * v[i] + rest2 * gradient * gradient;
+                             m[i] = mean;
+                             v[i] = square;
+                             p[i] = keep * p[i] - step_size * mean / (sqrt(square) * scale + eps);
+                           });
+      });
+}
+
+// Sums the squares of one view, chunk by chunk in a fixed order.
+template <class T>
+double sum_of_squares(const View& x) {
+  const int64_t total = x.numel();
+  const Walk walk(x, memory_order(x));
+  const T* data = x.as<T>();
+  const int64_t stride = walk.inner_stride();
+  const int64_t chunks = (total + kGrain - 1) / kGrain;
+  std::vector<double> partial(static_cast<size_t>(chunks));
+  double* sums = partial.data();
+  parallel_for(chunks, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t k = begin; k < end; ++k) {
+      for_each_run(
+          walk, k * kGrain, std::min(kGrain, total - k * kGrain), [&](int64_t at, int64_t length) {
+            const T* run = data + at;
+            simd_dispatch([=]() LOCKSTEP_INLINE_LAMBDA {
+              const auto square = [](T v) LOCKSTEP_INLINE_LAMBDA {
+                const auto wide = static_cast<double>(static_cast<Lane<T>>(v));
+                return wide * wide;
+              };
+              sums[k] += stride == 1
+                             ? lane_sum<double>(
+                                   length,
+                                   [=](int64_t i) LOCKSTEP_INLINE_LAMBDA { return square(run[i]); })
+                             : lane_sum<double>(length, [=](int64_t i) LOCKSTEP_INLINE_LAMBDA {
+                                 return square(run[i * stride]);
+                               });
+            });
+          });
+    }
+  });
+  double sum = 0;
+  for (double s : partial) sum += s;
+  return sum;
+}
+
+}  // namespace
+
+void SgdStep::cpu(std::span<const SgdEntry> entries, const SgdOptions& options) {
+  for (const SgdEntry& e : entries) {
+    check_dense("sgd", e.parameter);
+    check_alike("sgd", e.parameter, e.gradient, "a gradient");
+    if (options.momentum != 0) check_alike("sgd", e.parameter, e.momentum, "a momentum buffer");
+  }
+  for (const SgdEntry& e : entries) {
+    visit_floating(e.parameter.dtype, "sgd", [&](auto tag) {
+      using T = typename decltype(tag)::type;
+      options.momentum == 0 ? sgd_plain<T>(e, options) : sgd_momentum<T>(e, options);
+    });
+  }
+}
+
+void AdamStep::cpu(std::span<const AdamEntry> entries, const AdamOptions& options) {
+  for (const AdamEntry& e : entries) {
+    check_dense("adam", e.parameter);
+    check_alike("adam", e.parameter, e.gradient, "a gradient");
+    check_alike("adam", e.parameter, e.exp_avg, "an exp_avg");
+    check_alike("adam", e.parameter, e.exp_avg_sq, "an exp_avg_sq");
+    check(e.step >= 1, "adam", [&] { return str_cat("want steps from 1 on, got ", e.step); });
+  }
+  for (const AdamEntry& e : entries) {
+    visit_floating(e.parameter.dtype, "adam",
+                   [&](auto tag) { adam<typename decltype(tag)::type>(e, options); });
+  }
+}
+
+double L2NormSquared::cpu(std::span<const View> views) {
+  double sum = 0;
+  for (const View& x : views) {
+    sum += visit_floating(x.dtype, "l2_norm", [&](auto tag) {
+      return sum_of_squares<typename decltype(tag)::type>(x);
+    });
+  }
+  return sum;
+}
+
+}  // namespace lockstep::kernels
