@@ -1,8 +1,10 @@
 #include "lockstep/nn/checkpoint/snapshot.h"
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
+#include "absl/strings/str_join.h"
 #include "lockstep/kernels/error.h"
 #include "lockstep/kernels/text.h"
 #include "lockstep/nn/checkpoint/directory.h"
@@ -46,21 +48,10 @@ Snapshot read_checked(const fs::path& path, const Manifest& manifest) {
   return snapshot;
 }
 
-}  // namespace
-
-Snapshot read_snapshot(const fs::path& path) {
-  std::error_code error;
-  if (!fs::exists(path / kManifestName, error) && !find_checkpoints(path).empty()) {
-    throw Error(ErrorCode::kInvalidArgument, "load_checkpoint",
-                str_cat(path.string(), " is a folder of checkpoints: name one, as in ",
-                        find_checkpoints(path)[0].path.string(), ", or call load_latest()"));
-  }
-  return read_checked(path, read_manifest(path));
-}
-
-Snapshot read_latest(const fs::path& folder) {
-  const std::vector<StoredCheckpoint> found = find_checkpoints(folder);
-  std::vector<std::string> damage;
+// nullopt where all are damaged; `damage` says how.
+std::optional<Snapshot> read_newest(const fs::path& folder,
+                                    const std::vector<StoredCheckpoint>& found,
+                                    std::vector<std::string>& damage) {
   for (const StoredCheckpoint& stored : found) {
     check(!stored.manifest || stored.manifest->run == found[0].manifest->run, "load_latest", [&] {
       return str_cat(folder.string(), " holds checkpoints of several runs, among them ",
@@ -74,17 +65,50 @@ Snapshot read_latest(const fs::path& folder) {
     if (!stored.manifest) break;
     try {
       Snapshot snapshot = read_checked(stored.path, *stored.manifest);
-      snapshot.skipped = std::move(damage);
+      snapshot.skipped = damage;
       return snapshot;
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kCorrupt) throw;
       damage.push_back(error.what());
     }
   }
-  if (found.empty()) return {};
-  std::string text = str_cat("every checkpoint in ", folder.string(), " is damaged:");
-  for (const std::string& line : damage) text += "\n  " + line;
-  throw Error(ErrorCode::kCorrupt, "load_latest", text);
+  return std::nullopt;
+}
+
+std::vector<fs::path> paths_of(const std::vector<StoredCheckpoint>& found) {
+  std::vector<fs::path> paths;
+  for (const StoredCheckpoint& stored : found) paths.push_back(stored.path);
+  return paths;
+}
+
+}  // namespace
+
+Snapshot read_snapshot(const fs::path& path) {
+  std::error_code error;
+  if (!fs::exists(path / kManifestName, error) && !find_checkpoints(path).empty()) {
+    throw Error(ErrorCode::kInvalidArgument, "load_checkpoint",
+                str_cat(path.string(), " is a folder of checkpoints: name one, as in ",
+                        find_checkpoints(path)[0].path.string(), ", or call load_latest()"));
+  }
+  return read_checked(path, read_manifest(path));
+}
+
+Snapshot read_latest(const fs::path& folder) {
+  std::vector<StoredCheckpoint> found = find_checkpoints(folder);
+  while (true) {
+    std::vector<std::string> damage;
+    std::optional<Snapshot> snapshot = read_newest(folder, found, damage);
+    if (snapshot) return *std::move(snapshot);
+    if (found.empty()) return {};
+    // A writer may have removed all that were there, having saved newer ones.
+    std::vector<StoredCheckpoint> now = find_checkpoints(folder);
+    if (paths_of(now) == paths_of(found)) {
+      throw Error(ErrorCode::kCorrupt, "load_latest",
+                  str_cat("every checkpoint in ", folder.string(), " is damaged:\n  ",
+                          absl::StrJoin(damage, "\n  ")));
+    }
+    found = std::move(now);
+  }
 }
 
 void share_snapshot(comm::Communicator* group, Snapshot& snapshot) {
