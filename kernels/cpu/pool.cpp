@@ -140,7 +140,7 @@ void check_windows(const Planes& p, const Pool2dParams& q) {
 // Whether v takes the place of the best so far: it is larger, or the first NaN.
 template <class T>
 LOCKSTEP_INLINE bool beats(T v, T best) {
-  return (v > best) | ((v != v) & (best == best));
+  return !(v <= best) & (best == best);
 }
 
 template <class T>
@@ -185,13 +185,23 @@ void max_sample_of_four(const Planes& p, const Pool2dParams& q, const T* x, T* y
         int32_t* at = places + (oh * p.out_width + ow) * channels;
 #pragma omp simd
         for (int64_t i = 0; i < channels; ++i) {
-          const bool take_b = beats(b[i], a[i]);
-          const T upper = take_b ? b[i] : a[i];
+          const T va = a[i];
+          const T vb = b[i];
+          const T vc = c[i];
+          const T vd = d[i];
+          // NaNs are told from the loads: asked of a choice, the compiler makes it a choice of
+          // flags, and no vectors.
+          const bool nan_a = va != va;
+          const bool nan_c = vc != vc;
+          const bool nan_upper = nan_a | (vb != vb);
+          const bool nan_lower = nan_c | (vd != vd);
+          const bool take_b = (vb > va) | (nan_upper & !nan_a);
+          const T upper = take_b ? vb : va;
           const int32_t upper_at = take_b ? place + right : place;
-          const bool take_d = beats(d[i], c[i]);
-          const T lower = take_d ? d[i] : c[i];
+          const bool take_d = (vd > vc) | (nan_lower & !nan_c);
+          const T lower = take_d ? vd : vc;
           const int32_t lower_at = take_d ? place + down + right : place + down;
-          const bool take_lower = beats(lower, upper);
+          const bool take_lower = (lower > upper) | (nan_lower & !nan_upper);
           out[i] = take_lower ? lower : upper;
           at[i] = take_lower ? lower_at : upper_at;
         }
@@ -206,7 +216,7 @@ void check_places(std::string_view op, const Planes& p, const int32_t* places) {
   const auto limit = static_cast<uint32_t>(
       std::min<int64_t>(p.plane(), int64_t{std::numeric_limits<int32_t>::max()} + 1));
   int32_t outside = 0;
-  simd_dispatch([&, places]() LOCKSTEP_INLINE_LAMBDA {
+  simd_dispatch([=, &outside]() LOCKSTEP_INLINE_LAMBDA {
     int32_t any = 0;
 #pragma omp simd reduction(| : any)
     for (int64_t i = 0; i < n; ++i) any |= static_cast<uint32_t>(places[i]) >= limit ? 1 : 0;
