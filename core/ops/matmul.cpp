@@ -38,7 +38,7 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
                    to_string(b.shape()));
   };
   check(a.dim() > 0 && b.dim() > 0, "matmul", message);
-  if (a.dim() == 1) return squeeze(matmul(unsqueeze(a, 0), b), -2);
+  if (a.dim() == 1) return squeeze(matmul(unsqueeze(a, 0), b), b.dim() == 1 ? 0 : -2);
   if (b.dim() == 1) return squeeze(matmul(a, unsqueeze(b, 1)), -1);
   check(a.size(-1) == b.size(-2), "matmul", message);
   if (a.dim() == 2 && b.dim() == 2) return product(a, b);

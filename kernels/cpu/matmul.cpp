@@ -1,0 +1,150 @@
+#include "lockstep/kernels/matmul.h"
+
+#include "lockstep/kernels/copy.h"
+#include "lockstep/kernels/cpu/onednn.h"
+#include "lockstep/kernels/memory.h"
+#include "lockstep/kernels/parallel.h"
+
+namespace lockstep::kernels {
+namespace {
+
+// A view of new memory, with the memory's owner.
+struct Owned {
+  std::shared_ptr<void> memory;
+  View view;
+};
+
+Owned dense_copy(const View& x, DType dtype) {
+  Owned out;
+  out.view = {nullptr, dtype, x.device, x.shape, contiguous_strides(x.shape)};
+  out.memory = allocate(static_cast<size_t>(x.numel()) * size_of(dtype));
+  out.view.data = out.memory.get();
+  Copy::cpu(x, out.view);
+  return out;
+}
+
+// oneDNN wants one of the two inner strides to be 1 and the other to span the rows.
+bool is_plain(const View& x) {
+  const size_t d = x.shape.size();
+  const int64_t rows = x.shape[d - 2], columns = x.shape[d - 1];
+  const int64_t row = x.strides[d - 2], column = x.strides[d - 1];
+  const bool by_rows = (column == 1 || columns == 1) && (row >= columns || rows == 1);
+  const bool by_columns = (row == 1 || rows == 1) && (column >= rows || columns == 1);
+  return by_rows || by_columns;
+}
+
+// Strides of size-1 dimensions are free; oneDNN takes them at their word.
+Strides tidy(const View& x) {
+  Strides strides = x.strides;
+  const size_t d = x.shape.size();
+  if (x.shape[d - 1] == 1) strides[d - 1] = 1;
+  if (x.shape[d - 2] == 1) strides[d - 2] = std::max<int64_t>(x.shape[d - 1] * strides[d - 1], 1);
+  return strides;
+}
+
+void multiply_f32(const View& a_in, const View& b_in, const View& out_in, const View* bias) {
+  Owned a_copy, b_copy, out_copy;
+  View a = a_in, b = b_in, out = out_in;
+  if (!is_plain(a)) a = (a_copy = dense_copy(a, DType::kF32)).view;
+  if (!is_plain(b)) b = (b_copy = dense_copy(b, DType::kF32)).view;
+  if (!is_plain(out)) out = (out_copy = dense_copy(out, DType::kF32)).view;
+  const Strides a_strides = tidy(a), b_strides = tidy(b), out_strides = tidy(out);
+
+  std::string key;
+  for (const Shape* part : std::initializer_list<const Shape*>{&a.shape, &a_strides, &b.shape, &b_strides, &out_strides}) {
+    onednn::append(key, *part);
+  }
+  onednn::append(key, {bias != nullptr, bias == nullptr ? 0 : bias->strides[0],
+                       onednn::announce_threads()});
+  Shape bias_shape(out.shape.size(), 1);
+  bias_shape.back() = out.shape.back();
+  Strides bias_strides(out.shape.size(), out.shape.back());
+  bias_strides.back() = 1;
+  Owned bias_copy;
+  const void* bias_data = nullptr;
+  if (bias != nullptr) {
+    bias_data = bias->data;
+    if (!bias->is_contiguous()) bias_data = (bias_copy = dense_copy(*bias, DType::kF32)).view.data;
+  }
+  const auto a_desc = onednn::describe(a.shape, a_strides);
+  const auto b_desc = onednn::describe(b.shape, b_strides);
+  const auto out_desc = onednn::describe(out.shape, out_strides);
+  const auto bias_desc = onednn::describe(bias_shape, bias_strides);
+  onednn::guarded("matmul", [&] {
+    const auto& primitive = onednn::cached<dnnl::matmul>(key, [&] {
+      const auto desc = bias == nullptr ? dnnl::matmul::desc(a_desc, b_desc, out_desc)
+                                        : dnnl::matmul::desc(a_desc, b_desc, bias_desc, out_desc);
+      return dnnl::matmul({desc, onednn::engine()});
+    });
+    const auto memory = [](const dnnl::memory::desc& desc, const void* data) {
+      return dnnl::memory(desc, onednn::engine(), const_cast<void*>(data));
+    };
+    onednn::Arguments arguments = {{DNNL_ARG_SRC, memory(a_desc, a.data)},
+                                   {DNNL_ARG_WEIGHTS, memory(b_desc, b.data)},
+                                   {DNNL_ARG_DST, memory(out_desc, out.data)}};
+    if (bias != nullptr) arguments.emplace(DNNL_ARG_BIAS, memory(bias_desc, bias_data));
+    onednn::execute(primitive, arguments);
+  });
+  if (out_copy.memory != nullptr) Copy::cpu(out, out_in);
+}
+
+// Gradient checks use it; row by row, so that the inner loop runs along memory.
+void multiply_f64(const View& a_in, const View& b_in, const View& out, const View* bias) {
+  const Owned a = dense_copy(a_in, DType::kF64);
+  const Owned b = dense_copy(b_in, DType::kF64);
+  const size_t d = out.shape.size();
+  const int64_t m = out.shape[d - 2], n = out.shape[d - 1], k = a_in.shape[d - 1];
+  const int64_t batch = d == 3 ? out.shape[0] : 1;
+  const int64_t out_batch = d == 3 ? out.strides[0] : 0;
+  const int64_t grain = std::max<int64_t>(1, 65536 / std::max<int64_t>(1, n * k));
+  parallel_for(batch * m, grain, [&](int64_t begin, int64_t end) {
+    std::vector<double> row(static_cast<size_t>(n));
+    for (int64_t r = begin; r < end; ++r) {
+      const int64_t i = r % m;
+      for (int64_t j = 0; j < n; ++j) {
+        row[static_cast<size_t>(j)] =
+            bias == nullptr ? 0 : bias->as<double>()[j * bias->strides[0]];
+      }
+      const double* left = a.view.as<double>() + r * k;
+      const double* right = b.view.as<double>() + r / m * k * n;
+      for (int64_t p = 0; p < k; ++p) {
+        for (int64_t j = 0; j < n; ++j) row[static_cast<size_t>(j)] += left[p] * right[p * n + j];
+      }
+      double* y = out.as<double>() + r / m * out_batch + i * out.strides[d - 2];
+      for (int64_t j = 0; j < n; ++j) y[j * out.strides[d - 1]] = row[static_cast<size_t>(j)];
+    }
+  });
+}
+
+}  // namespace
+
+void MatMul::cpu(const View& a, const View& b, const View& out, const View* bias) {
+  if (out.numel() == 0) return;
+  if (a.shape.back() == 0) {
+    Fill::cpu(out, 0.0);
+    if (bias == nullptr) return;
+    View wide = *bias;
+    wide.shape = out.shape;
+    wide.strides = Strides(out.shape.size(), 0);
+    wide.strides.back() = bias->strides[0];
+    return Copy::cpu(wide, out);
+  }
+  if (a.dtype == DType::kF32) return multiply_f32(a, b, out, bias);
+  if (a.dtype == DType::kF64) return multiply_f64(a, b, out, bias);
+  check(is_floating(a.dtype), "matmul", [&] {
+    return std::string("want a floating dtype, got ").append(name(a.dtype));
+  });
+  // 16-bit products are exact in f32, where they are summed; the result is rounded once.
+  const Owned left = dense_copy(a, DType::kF32);
+  const Owned right = dense_copy(b, DType::kF32);
+  Owned result;
+  result.view = {nullptr, DType::kF32, out.device, out.shape, contiguous_strides(out.shape)};
+  result.memory = allocate(static_cast<size_t>(out.numel()) * sizeof(float));
+  result.view.data = result.memory.get();
+  Owned wide_bias;
+  if (bias != nullptr) wide_bias = dense_copy(*bias, DType::kF32);
+  multiply_f32(left.view, right.view, result.view, bias == nullptr ? nullptr : &wide_bias.view);
+  Copy::cpu(result.view, out);
+}
+
+}  // namespace lockstep::kernels
