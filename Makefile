@@ -74,13 +74,17 @@ check-format: ## the first part of check: is every file as clang-format 14 write
 	@echo "check: format"
 	@clang-format-14 --dry-run -Werror $(SOURCES)
 
+# clang reads GCC's omp.h, less one attribute that it does not know.
 .PHONY: check-lint
-check-lint: ## the second part: clang-tidy 14 over the libraries and tools
+check-lint: ## the second part: clang-tidy 16 over the libraries and tools
 	@$(call set_up,build check)
 	@$(call build,$(PRESET),lockstep_kernels)
 	@echo "check: lint"
-	@printf '%s\n' $(LIBRARY_SOURCES) | xargs -P $(JOBS) -n 1 \
-	  clang-tidy-14 -p build/$(PRESET) --quiet --warnings-as-errors='*'
+	@mkdir -p build/lint
+	@sed 's/__malloc__ (omp_free)/__malloc__/' "$$(g++ -print-file-name=include/omp.h)" \
+	  >build/lint/omp.h
+	@printf '%s\n' $(LIBRARY_SOURCES) | xargs -P $(JOBS) -n 1 clang-tidy-16 -p build/$(PRESET) \
+	  --quiet --warnings-as-errors='*' --extra-arg=-isystem$(CURDIR)/build/lint
 
 .PHONY: check-asan
 check-asan: ## the third part: tests with AddressSanitizer and UndefinedBehaviorSanitizer
