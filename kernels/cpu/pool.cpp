@@ -8,9 +8,8 @@
 #include "lockstep/kernels/parallel.h"
 #include "lockstep/kernels/text.h"
 
-// Memory is row-major or channels-last; anything else is brought to row-major first. A window is
-// taken tap by tap, and a tap in runs over contiguous outputs: in channels-last memory the channels
-// of one output pixel, in row-major memory one output row of one channel.
+// Windows are taken in channels-last memory, tap by tap, all channels of a pixel at once; planes in
+// row-major order are brought to it first. Going by places needs no vectors, and does with either.
 namespace lockstep::kernels {
 namespace {
 
@@ -45,8 +44,6 @@ struct Planes {
   Strides y_strides;
 };
 
-bool wants_channels_last(const View& x) { return x.is_channels_last() && !x.is_contiguous(); }
-
 // Runs f(n) for every sample, on several threads when there is much to do.
 template <class F>
 void for_each_sample(const Planes& p, const F& f) {
@@ -56,63 +53,22 @@ void for_each_sample(const Planes& p, const F& f) {
   });
 }
 
-// The same tap of `length` neighbouring outputs: output y + i reads x + i * step, which stands at
-// place + i * place_step of its plane.
-struct Tap {
-  int64_t x;
-  int64_t y;
-  int64_t length;
-  int64_t step;
-  int64_t place;
-  int64_t place_step;
-};
-
-// The outputs [begin, end) for which tap `shift` (its place in the window minus the padding) is
-// inside [0, size).
-struct Span {
-  Span(int64_t shift, int64_t stride, int64_t size, int64_t outputs)
-      : begin(shift >= 0 ? 0 : (-shift + stride - 1) / stride),
-        end(shift >= size ? 0 : std::min(outputs, (size - 1 - shift) / stride + 1)) {}
-  int64_t begin;
-  int64_t end;
-};
-
-// Calls f(tap) for every tap of every window of one sample; x and y count from the sample's first
+// Calls f(x, y, place) for every tap of every window of one sample: the channels from y on meet
+// those from x on, which stand at `place` of their plane; x and y count from the sample's first
 // element. Each output meets its taps row by row, as the first of equal maxima needs it.
 template <class F>
 LOCKSTEP_INLINE void for_each_tap(const Planes& p, const Pool2dParams& q, const F& f) {
-  const auto [kernel_h, kernel_w] = q.kernel;
   for (int64_t oh = 0; oh < p.out_height; ++oh) {
-    const auto row_of = [&](int64_t kh) LOCKSTEP_INLINE_LAMBDA {
-      return oh * q.stride[0] - q.padding[0] + kh * q.dilation[0];
-    };
-    if (p.channels_last) {
-      for (int64_t ow = 0; ow < p.out_width; ++ow) {
-        for (int64_t kh = 0; kh < kernel_h; ++kh) {
-          const int64_t h = row_of(kh);
-          if (h < 0 || h >= p.height) continue;
-          for (int64_t kw = 0; kw < kernel_w; ++kw) {
-            const int64_t w = ow * q.stride[1] - q.padding[1] + kw * q.dilation[1];
-            if (w < 0 || w >= p.width) continue;
-            const int64_t place = h * p.width + w;
-            f(Tap{place * p.channels, (oh * p.out_width + ow) * p.channels, p.channels, 1, place,
-                  0});
-          }
-        }
-      }
-      continue;
-    }
-    for (int64_t c = 0; c < p.channels; ++c) {
-      for (int64_t kh = 0; kh < kernel_h; ++kh) {
-        const int64_t h = row_of(kh);
+    for (int64_t ow = 0; ow < p.out_width; ++ow) {
+      const int64_t y = (oh * p.out_width + ow) * p.channels;
+      for (int64_t kh = 0; kh < q.kernel[0]; ++kh) {
+        const int64_t h = oh * q.stride[0] - q.padding[0] + kh * q.dilation[0];
         if (h < 0 || h >= p.height) continue;
-        for (int64_t kw = 0; kw < kernel_w; ++kw) {
-          const int64_t shift = kw * q.dilation[1] - q.padding[1];
-          const Span span(shift, q.stride[1], p.width, p.out_width);
-          if (span.begin >= span.end) continue;
-          const int64_t place = h * p.width + span.begin * q.stride[1] + shift;
-          f(Tap{c * p.plane() + place, (c * p.out_height + oh) * p.out_width + span.begin,
-                span.end - span.begin, q.stride[1], place, q.stride[1]});
+        for (int64_t kw = 0; kw < q.kernel[1]; ++kw) {
+          const int64_t w = ow * q.stride[1] - q.padding[1] + kw * q.dilation[1];
+          if (w < 0 || w >= p.width) continue;
+          const int64_t place = h * p.width + w;
+          f(place * p.channels, y, place);
         }
       }
     }
@@ -146,28 +102,27 @@ LOCKSTEP_INLINE bool beats(T v, T best) {
 template <class T>
 void max_sample(const Planes& p, const Pool2dParams& q, const T* x, T* y, int32_t* places) {
   simd_dispatch([=, &p, &q]() LOCKSTEP_INLINE_LAMBDA {
+    const int64_t channels = p.channels;
     std::fill_n(y, p.y_sample(), -std::numeric_limits<T>::infinity());
     std::fill_n(places, p.y_sample(), -1);
-    for_each_tap(p, q, [=](const Tap& tap) LOCKSTEP_INLINE_LAMBDA {
-      const T* from = x + tap.x;
-      T* best = y + tap.y;
-      int32_t* at = places + tap.y;
-      const int64_t step = tap.step;
-      const auto place = static_cast<int32_t>(tap.place);
-      const auto place_step = static_cast<int32_t>(tap.place_step);
+    for_each_tap(p, q, [=](int64_t from, int64_t to, int64_t tap) LOCKSTEP_INLINE_LAMBDA {
+      const T* v = x + from;
+      T* best = y + to;
+      int32_t* at = places + to;
+      const auto place = static_cast<int32_t>(tap);
 #pragma omp simd
-      for (int64_t i = 0; i < tap.length; ++i) {
-        const T v = from[i * step];
-        const T b = best[i];
-        const bool take = beats(v, b) | (at[i] < 0);
-        best[i] = take ? v : b;
-        at[i] = take ? place + static_cast<int32_t>(i) * place_step : at[i];
+      for (int64_t c = 0; c < channels; ++c) {
+        const T value = v[c];
+        const T old = best[c];
+        const bool take = beats(value, old) | (at[c] < 0);
+        best[c] = take ? value : old;
+        at[c] = take ? place : at[c];
       }
     });
   });
 }
 
-// Windows of 2 by 2 without padding in channels-last memory: all four taps in one pass.
+// Windows of 2 by 2 without padding: all four taps in one pass.
 template <class T>
 void max_sample_of_four(const Planes& p, const Pool2dParams& q, const T* x, T* y, int32_t* places) {
   simd_dispatch([=, &p, &q]() LOCKSTEP_INLINE_LAMBDA {
@@ -260,19 +215,15 @@ int64_t covered(int64_t o, size_t axis, const Pool2dParams& q, int64_t size) {
 // Divides each element of one sample of y by the size of its window; from may be y.
 template <class T>
 void divide_by_windows(const Planes& p, const Pool2dParams& q, const T* from, T* y) {
-  const int64_t outer = p.channels_last ? 1 : p.channels;
-  const int64_t inner = p.channels_last ? p.channels : 1;
-  for (int64_t c = 0; c < outer; ++c) {
-    for (int64_t oh = 0; oh < p.out_height; ++oh) {
-      for (int64_t ow = 0; ow < p.out_width; ++ow) {
-        const int64_t count = q.count_include_pad
-                                  ? q.kernel[0] * q.kernel[1]
-                                  : covered(oh, 0, q, p.height) * covered(ow, 1, q, p.width);
-        const T divisor = static_cast<T>(count);
-        const int64_t at = ((c * p.out_height + oh) * p.out_width + ow) * inner;
+  for (int64_t oh = 0; oh < p.out_height; ++oh) {
+    for (int64_t ow = 0; ow < p.out_width; ++ow) {
+      const int64_t count = q.count_include_pad
+                                ? q.kernel[0] * q.kernel[1]
+                                : covered(oh, 0, q, p.height) * covered(ow, 1, q, p.width);
+      const T divisor = static_cast<T>(count);
+      const int64_t at = (oh * p.out_width + ow) * p.channels;
 #pragma omp simd
-        for (int64_t i = at; i < at + inner; ++i) y[i] = from[i] / divisor;
-      }
+      for (int64_t i = at; i < at + p.channels; ++i) y[i] = from[i] / divisor;
     }
   }
 }
@@ -280,13 +231,11 @@ void divide_by_windows(const Planes& p, const Pool2dParams& q, const T* from, T*
 template <class T>
 void avg_sample(const Planes& p, const Pool2dParams& q, const T* x, T* y) {
   simd_dispatch([=, &p, &q]() LOCKSTEP_INLINE_LAMBDA {
+    const int64_t channels = p.channels;
     std::fill_n(y, p.y_sample(), T{0});
-    for_each_tap(p, q, [=](const Tap& tap) LOCKSTEP_INLINE_LAMBDA {
-      const T* from = x + tap.x;
-      T* to = y + tap.y;
-      const int64_t step = tap.step;
+    for_each_tap(p, q, [=](int64_t from, int64_t to, int64_t) LOCKSTEP_INLINE_LAMBDA {
 #pragma omp simd
-      for (int64_t i = 0; i < tap.length; ++i) to[i] += from[i * step];
+      for (int64_t c = 0; c < channels; ++c) y[to + c] += x[from + c];
     });
   });
   divide_by_windows(p, q, y, y);
@@ -296,13 +245,11 @@ void avg_sample(const Planes& p, const Pool2dParams& q, const T* x, T* y) {
 template <class T>
 void avg_sample_backward(const Planes& p, const Pool2dParams& q, const T* shares, T* gx) {
   simd_dispatch([=, &p, &q]() LOCKSTEP_INLINE_LAMBDA {
+    const int64_t channels = p.channels;
     std::fill_n(gx, p.x_sample(), T{0});
-    for_each_tap(p, q, [=](const Tap& tap) LOCKSTEP_INLINE_LAMBDA {
-      const T* from = shares + tap.y;
-      T* to = gx + tap.x;
-      const int64_t step = tap.step;
+    for_each_tap(p, q, [=](int64_t to, int64_t from, int64_t) LOCKSTEP_INLINE_LAMBDA {
 #pragma omp simd
-      for (int64_t i = 0; i < tap.length; ++i) to[i * step] += from[i];
+      for (int64_t c = 0; c < channels; ++c) gx[to + c] += shares[from + c];
     });
   });
 }
@@ -316,7 +263,7 @@ Pool2dParams undilated(Pool2dParams params) {
 }  // namespace
 
 void MaxPool2d::cpu(const View& x, const View& y, const View& places, const Pool2dParams& params) {
-  const Planes p(x, y, wants_channels_last(x));
+  const Planes p(x, y, true);
   check(p.plane() <= std::numeric_limits<int32_t>::max(), "max_pool2d", [&] {
     return str_cat("want planes of fewer than 2^31 elements, got ", p.height, " by ", p.width);
   });
@@ -327,7 +274,7 @@ void MaxPool2d::cpu(const View& x, const View& y, const View& places, const Pool
     const StagedInput from(x, p.x_strides);
     const StagedOutput to(y, p.y_strides);
     const StagedOutput at(places, p.y_strides);
-    const bool of_four = p.channels_last && params.kernel == std::array<int64_t, 2>{2, 2} &&
+    const bool of_four = params.kernel == std::array<int64_t, 2>{2, 2} &&
                          params.padding == std::array<int64_t, 2>{0, 0};
     for_each_sample(p, [&](int64_t n) {
       const T* xs = from.as<T>() + n * p.x_sample();
@@ -342,7 +289,7 @@ void MaxPool2d::cpu(const View& x, const View& y, const View& places, const Pool
 
 void MaxPool2dBackward::cpu(const View& g, const View& places, const View& gx) {
   if (gx.numel() == 0) return;
-  const Planes p(gx, g, wants_channels_last(places));
+  const Planes p(gx, g, places.is_channels_last() && !places.is_contiguous());
   const StagedInput at(places, p.y_strides);
   check_places("max_pool2d_backward", p, at.as<int32_t>());
   visit_lane(g.dtype, "max_pool2d_backward", [&](auto tag) {
@@ -362,7 +309,7 @@ void MaxPool2dBackward::cpu(const View& g, const View& places, const View& gx) {
 
 void MaxPool2dGather::cpu(const View& x, const View& places, const View& y) {
   if (y.numel() == 0) return;
-  const Planes p(x, y, wants_channels_last(places));
+  const Planes p(x, y, places.is_channels_last() && !places.is_contiguous());
   const StagedInput at(places, p.y_strides);
   check_places("max_pool2d_gather", p, at.as<int32_t>());
   visit_lane(x.dtype, "max_pool2d_gather", [&](auto tag) {
@@ -381,7 +328,7 @@ void MaxPool2dGather::cpu(const View& x, const View& places, const View& y) {
 
 void AvgPool2d::cpu(const View& x, const View& y, const Pool2dParams& params) {
   if (y.numel() == 0) return;
-  const Planes p(x, y, wants_channels_last(x));
+  const Planes p(x, y, true);
   const Pool2dParams q = undilated(params);
   visit_lane(x.dtype, "avg_pool2d", [&](auto tag) {
     using T = typename decltype(tag)::type;
@@ -396,7 +343,7 @@ void AvgPool2d::cpu(const View& x, const View& y, const Pool2dParams& params) {
 
 void AvgPool2dBackward::cpu(const View& g, const View& gx, const Pool2dParams& params) {
   if (gx.numel() == 0) return;
-  const Planes p(gx, g, wants_channels_last(gx));
+  const Planes p(gx, g, true);
   const Pool2dParams q = undilated(params);
   visit_lane(g.dtype, "avg_pool2d_backward", [&](auto tag) {
     using T = typename decltype(tag)::type;
