@@ -1,0 +1,17 @@
+#pragma once
+
+#include <functional>
+
+#include "lockstep/comm/communicator.h"
+
+namespace bench {
+
+// Runs fn as each rank and returns the exit status of the program: 0 where fn returned 0 on all.
+// Within a launcher's job this process is one of its ranks. Otherwise it starts n: threads for
+// transport "thread", else processes, forks of this one, which ends with rank 0's.
+//
+// REQUIRES: no threads were started yet.
+int run_as_ranks(int n, const lockstep::comm::Options& options,
+                 const std::function<int(lockstep::comm::Communicator&)>& fn);
+
+}  // namespace bench
