@@ -15,7 +15,7 @@ namespace lockstep::comm {
 
 // Ranks that run are here within a few microseconds of each other: watch for that long. Then let
 // other threads run in between, then sleep, for a rank that is late may be very late.
-inline constexpr int kSpins = 1000;
+inline constexpr int kSpins = 300;
 inline constexpr std::chrono::microseconds kYielding{2000};
 // How often a sleeper looks whether those it waits for are alive.
 inline constexpr std::chrono::milliseconds kSleep{20};

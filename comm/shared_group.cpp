@@ -10,15 +10,11 @@
 namespace lockstep::comm {
 namespace {
 
-// Up to this size of a rank's payload one shot is the fastest, on any number of ranks measured.
-constexpr size_t kOneShotBytes = size_t{8} << 10;
+// Up to so many bytes that each rank reads, one shot is the fastest.
+constexpr size_t kOneShotBytes = size_t{32} << 10;
 
 // A rank that leaves waits this long for others to stop touching its buffers.
 constexpr std::chrono::seconds kQuiet{10};
-
-size_t one_shot_bytes(const Collective& collective, int size) {
-  return static_cast<size_t>(collective.send_bytes(size));
-}
 
 void copy_text(std::string_view text, std::span<char> out) {
   const size_t bytes = std::min(text.size(), out.size() - 1);
@@ -34,10 +30,11 @@ SharedGroup::SharedGroup(int rank, int size, std::chrono::milliseconds timeout)
 void SharedGroup::run(const Collective& collective) {
   op_ = collective.request.name();
   if (cancelled_.load()) throw Error(ErrorCode::kCancelled, op_, "the communicator was aborted");
-  const size_t bytes = one_shot_bytes(collective, size());
+  const auto bytes = static_cast<size_t>(collective.send_bytes(size()));
+  const bool small = bytes <= kOneShotBytes / static_cast<size_t>(size());
   switch (collective.request.algorithm) {
     case Algorithm::kAuto:
-      return bytes <= kOneShotBytes ? one_shot(collective) : two_shot(collective);
+      return small ? one_shot(collective) : two_shot(collective);
     case Algorithm::kOneShot:
       return one_shot(collective);
     case Algorithm::kTwoShot:

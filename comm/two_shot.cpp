@@ -12,9 +12,10 @@ namespace {
 
 // Chunks of a staging area that are under way at once, for each of its parts.
 constexpr int64_t kDepth = 4;
-// Bytes of a part of a staging area: what a rank hands over and what it folds in one step stays in
-// the second-level cache.
-constexpr int64_t kPartBytes = int64_t{128} << 10;
+// Bytes of a part of a staging area. Smaller ones stay in the second-level cache, but ranks meet
+// more often, which costs more: 1 MiB on 2 ranks took 84 us with 128 KiB, 66 with 256 and 57 with
+// 512.
+constexpr int64_t kPartBytes = int64_t{512} << 10;
 // After this much work on others' buffers a rank looks whether somebody has left.
 constexpr int64_t kLookBytes = int64_t{256} << 10;
 
