@@ -129,43 +129,47 @@ LOCKSTEP_INLINE void merge(double na, double* mean, double* m2, double nb, const
   }
 }
 
-// Statistics of one block of rows, taken relative to its first row and then to the block's mean, so
-// that neither a large mean nor an unlucky first row costs digits. scratch: (2, C).
+// Statistics of one block, by the corrected two-pass algorithm: deviations from a rounded mean m,
+// whose own sum says how far off m is (Chan, Golub and LeVeque, 1983). Neither a large mean nor an
+// outlier costs digits. scratch: (3, C).
 template <class T>
 LOCKSTEP_INLINE void row_stats(const T* x, int64_t rows, int64_t channels, T* scratch, double* mean,
                                double* m2) {
-  T* acc = scratch;
-  T* offset = scratch + channels;
-  std::fill_n(acc, channels, T{0});
-  add_rows(rows, channels, acc,
-           [=](int64_t i, int64_t c) LOCKSTEP_INLINE_LAMBDA { return x[i] - x[c]; });
+  T* m = scratch;
+  T* sum = scratch + channels;
+  T* squares = scratch + 2 * channels;
   const double n = static_cast<double>(rows);
+  std::fill_n(scratch, 3 * channels, T{0});
+  add_rows(rows, channels, m, [=](int64_t i, int64_t) LOCKSTEP_INLINE_LAMBDA { return x[i]; });
 #pragma omp simd
-  for (int64_t c = 0; c < channels; ++c) {
-    const double shift = static_cast<double>(acc[c]) / n;
-    mean[c] = static_cast<double>(x[c]) + shift;
-    offset[c] = static_cast<T>(shift);
-    acc[c] = T{0};
-  }
-  add_rows(rows, channels, acc, [=](int64_t i, int64_t c) LOCKSTEP_INLINE_LAMBDA {
-    const T d = (x[i] - x[c]) - offset[c];
+  for (int64_t c = 0; c < channels; ++c) m[c] = static_cast<T>(static_cast<double>(m[c]) / n);
+  add_rows(rows, channels, sum,
+           [=](int64_t i, int64_t c) LOCKSTEP_INLINE_LAMBDA { return x[i] - m[c]; });
+  add_rows(rows, channels, squares, [=](int64_t i, int64_t c) LOCKSTEP_INLINE_LAMBDA {
+    const T d = x[i] - m[c];
     return d * d;
   });
 #pragma omp simd
-  for (int64_t c = 0; c < channels; ++c) m2[c] = static_cast<double>(acc[c]);
+  for (int64_t c = 0; c < channels; ++c) {
+    const double s = static_cast<double>(sum[c]);
+    mean[c] = static_cast<double>(m[c]) + s / n;
+    m2[c] = static_cast<double>(squares[c]) - s * s / n;
+  }
 }
 
 template <class T>
 LOCKSTEP_INLINE void plane_stats(const T* x, int64_t length, double* mean, double* m2) {
-  const T pivot = x[0];
-  const T sum = lane_sum<T>(length, [=](int64_t i) LOCKSTEP_INLINE_LAMBDA { return x[i] - pivot; });
-  const double shift = static_cast<double>(sum) / static_cast<double>(length);
-  const T offset = static_cast<T>(shift);
-  *mean = static_cast<double>(pivot) + shift;
-  *m2 = static_cast<double>(lane_sum<T>(length, [=](int64_t i) LOCKSTEP_INLINE_LAMBDA {
-    const T d = (x[i] - pivot) - offset;
+  const double n = static_cast<double>(length);
+  const T total = lane_sum<T>(length, [=](int64_t i) LOCKSTEP_INLINE_LAMBDA { return x[i]; });
+  const T m = static_cast<T>(static_cast<double>(total) / n);
+  const double s = static_cast<double>(
+      lane_sum<T>(length, [=](int64_t i) LOCKSTEP_INLINE_LAMBDA { return x[i] - m; }));
+  const T squares = lane_sum<T>(length, [=](int64_t i) LOCKSTEP_INLINE_LAMBDA {
+    const T d = x[i] - m;
     return d * d;
-  }));
+  });
+  *mean = static_cast<double>(m) + s / n;
+  *m2 = static_cast<double>(squares) - s * s / n;
 }
 
 // `block`: (2, C) doubles. The counts before the blocks of a channel are equal in all channels.
@@ -199,10 +203,10 @@ void stats(const Layout& layout, const T* x, double* mean, double* m2) {
   const int64_t channels = layout.channels;
   const int64_t chunks = layout.chunks();
   std::vector<double> partial(static_cast<size_t>(chunks * 4 * channels));
-  std::vector<T> scratch(static_cast<size_t>(chunks * 2 * channels));
+  std::vector<T> scratch(static_cast<size_t>(chunks * 3 * channels));
   for_each_chunk(layout, [&](int64_t k, int64_t begin, int64_t end) {
     double* slot = partial.data() + k * 4 * channels;
-    chunk_stats(layout, x, begin, end, scratch.data() + k * 2 * channels, slot + 2 * channels, slot,
+    chunk_stats(layout, x, begin, end, scratch.data() + k * 3 * channels, slot + 2 * channels, slot,
                 slot + channels);
   });
   const int64_t full = layout.units_per_chunk() * layout.unit_count();
