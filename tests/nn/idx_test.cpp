@@ -144,29 +144,39 @@ TEST_F(IdxTest, RefusesTrailingBytes) {
               HasSubstr("1 bytes after"));
 }
 
-TEST_F(IdxTest, FindsEveryFlippedBitInACompressedFile) {
+TEST_F(IdxTest, ReturnsNothingWrongFromACompressedFileWithAFlippedBit) {
   const std::string good = gzip(small_file());
-  // Byte 3 holds flags and 4 to 9 a time and an operating system, which no checksum covers.
-  for (size_t i = 10; i < good.size(); ++i) {
+  const std::vector<uint8_t> want = {10, 11, 12, 13, 14, 15};
+  int unnoticed = 0;
+  for (size_t i = 0; i < good.size(); ++i) {
     for (int bit = 0; bit < 8; ++bit) {
       std::string bad = good;
       bad[i] = static_cast<char>(bad[i] ^ (1 << bit));
-      EXPECT_NE(failure(write(bad), ErrorCode::kCorrupt), "no error") << i << " " << bit;
+      const std::string path = write(bad);
+      try {
+        EXPECT_EQ(read_idx(path).to_vector<uint8_t>(), want) << i << " " << bit;
+        ++unnoticed;
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::kCorrupt) << i << " " << bit << ": " << error.what();
+      }
     }
   }
+  // A time and an operating system in the header (6 bytes), flags, and the bits that fill up the
+  // last byte of the data: no checksum covers these, and they mean nothing.
+  EXPECT_LT(unnoticed, 8 * 7 + 8);
 }
 
 TEST_F(IdxTest, TakesNoMemoryForSizesThatTheFileCannotHold) {
   const std::string huge =
       bytes_of({0, 0, 0x0e, 3, 127, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1, 2});
   const std::string large = bytes_of({0, 0, 8, 1, 255, 255, 255, 255, 1, 2, 3});
-  const std::string hidden = bytes_of(
+  const std::string empty = bytes_of(
       {0, 0, 8, 4, 0, 0, 0, 0, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255});
   const int64_t before = memory_stats().allocations;
   for (const std::string& bytes : {huge, large, gzip(huge), gzip(large)}) {
     EXPECT_THAT(failure(write(bytes), ErrorCode::kCorrupt), HasSubstr("more than there can be"));
   }
-  EXPECT_NE(failure(write(hidden), ErrorCode::kCorrupt), "no error");
+  EXPECT_EQ(read_idx(write(empty)).numel(), 0);
   EXPECT_EQ(memory_stats().allocations, before);
 }
 
