@@ -1,0 +1,427 @@
+// Reductions, in two shapes of loop: along memory (one result from a contiguous run) and across it
+// (a row of results, each from a column). Both keep several partial results, so that they vectorise
+// and so that a sum's error grows slowly.
+
+#include "lockstep/kernels/reduce.h"
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include "lockstep/kernels/copy.h"
+#include "lockstep/kernels/cpu/blocks.h"
+#include "lockstep/kernels/memory.h"
+#include "lockstep/kernels/parallel.h"
+#include "lockstep/kernels/strided.h"
+#include "lockstep/kernels/text.h"
+
+namespace lockstep::kernels {
+namespace {
+
+// Elements that are reduced one after the other before partial results are merged in a tree.
+constexpr int64_t kLeaf = 256;
+// Results side by side that a reduction across memory keeps in the first-level cache.
+constexpr int64_t kColumns = 256;
+constexpr int64_t kGrain = 32768;
+
+// How elements are joined. A is the type of results; join() must be associative but for rounding.
+template <class A>
+struct SumRule {
+  static constexpr A kIdentity = 0;
+  static LOCKSTEP_INLINE A join(A a, A b) {
+    if constexpr (std::is_integral_v<A>) {
+      return static_cast<A>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
+    } else {
+      return a + b;
+    }
+  }
+};
+
+template <class A>
+struct ProdRule {
+  static constexpr A kIdentity = 1;
+  static LOCKSTEP_INLINE A join(A a, A b) {
+    if constexpr (std::is_integral_v<A>) {
+      return static_cast<A>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
+    } else {
+      return a * b;
+    }
+  }
+};
+
+template <class A>
+constexpr A lowest() {
+  if constexpr (std::is_floating_point_v<A>) return -std::numeric_limits<A>::infinity();
+  return std::numeric_limits<A>::lowest();
+}
+
+template <class A>
+constexpr A highest() {
+  if constexpr (std::is_floating_point_v<A>) return std::numeric_limits<A>::infinity();
+  return std::numeric_limits<A>::max();
+}
+
+template <class A>
+struct MaxRule {
+  static constexpr A kIdentity = lowest<A>();
+  static LOCKSTEP_INLINE A join(A a, A b) { return (a > b) | (a != a) ? a : b; }
+};
+
+template <class A>
+struct MinRule {
+  static constexpr A kIdentity = highest<A>();
+  static LOCKSTEP_INLINE A join(A a, A b) { return (a < b) | (a != a) ? a : b; }
+};
+
+// Joins n elements at a stride. Partial results stand side by side in `part`, which the compiler
+// keeps in vector registers.
+template <class Rule, class T, class A>
+A reduce_leaf(const T* x, int64_t stride, int64_t n) {
+  constexpr int64_t kParts = 64 / static_cast<int64_t>(sizeof(A)) * 4;
+  A result = Rule::kIdentity;
+  if (n < kParts) {
+    for (int64_t i = 0; i < n; ++i) result = Rule::join(result, static_cast<A>(x[i * stride]));
+    return result;
+  }
+  simd_dispatch([&]() LOCKSTEP_INLINE_LAMBDA {
+    A part[kParts];
+    for (int64_t k = 0; k < kParts; ++k) part[k] = Rule::kIdentity;
+    int64_t i = 0;
+    if (stride == 1) {
+      const T* from = x;
+      const int64_t whole = n / kParts * kParts;
+      for (; i < whole; i += kParts) {
+#pragma omp simd
+        for (int64_t k = 0; k < kParts; ++k) {
+          part[k] = Rule::join(part[k], static_cast<A>(from[i + k]));
+        }
+      }
+    }
+    for (int64_t k = 0; i < n; ++i, k = (k + 1) % kParts) {
+      part[k] = Rule::join(part[k], static_cast<A>(x[i * stride]));
+    }
+    for (int64_t width = kParts / 2; width > 0; width /= 2) {
+#pragma omp simd
+      for (int64_t k = 0; k < width; ++k) part[k] = Rule::join(part[k], part[k + width]);
+    }
+    result = part[0];
+  });
+  return result;
+}
+
+// Pairwise: halves are joined, down to leaves that the loop above takes at once.
+template <class Rule, class T, class A>
+A reduce_run(const T* x, int64_t stride, int64_t n) {
+  constexpr int64_t kRun = kLeaf * 16;
+  if (n <= kRun) return reduce_leaf<Rule, T, A>(x, stride, n);
+  const int64_t half = n / 2 / kRun * kRun + (n / 2 < kRun ? kRun : 0);
+  return Rule::join(reduce_run<Rule, T, A>(x, stride, half),
+                    reduce_run<Rule, T, A>(x + half * stride, stride, n - half));
+}
+
+// The dimensions of a reduction: those that stay (with y's strides beside x's) and those that go,
+// each from the largest stride of x to the smallest.
+struct Plan {
+  Shape kept;
+  Strides kept_x;
+  Strides kept_y;
+  Walk gone;
+  int64_t kept_count = 1;
+  int64_t gone_count = 1;
+};
+
+Plan plan(const View& x, const View& y) {
+  Plan out;
+  Shape gone;
+  for (int64_t dim : memory_order(x)) {
+    const auto d = static_cast<size_t>(dim);
+    if (y.shape[d] == 1) {
+      gone.push_back(dim);
+      out.gone_count *= x.shape[d];
+      continue;
+    }
+    const int64_t size = x.shape[d];
+    out.kept_count *= size;
+    if (!out.kept.empty() && out.kept_x.back() == x.strides[d] * size &&
+        out.kept_y.back() == y.strides[d] * size) {
+      out.kept.back() *= size;
+      out.kept_x.back() = x.strides[d];
+      out.kept_y.back() = y.strides[d];
+    } else {
+      out.kept.push_back(size);
+      out.kept_x.push_back(x.strides[d]);
+      out.kept_y.push_back(y.strides[d]);
+    }
+  }
+  out.gone = Walk(x, gone);
+  return out;
+}
+
+struct Offsets {
+  int64_t x = 0;
+  int64_t y = 0;
+};
+
+// Where element `index` of the kept dimensions, or of all but the last of them, stands.
+Offsets locate(const Plan& p, int64_t index, bool skip_last) {
+  Offsets out;
+  for (size_t d = p.kept.size() - (skip_last ? 1 : 0); d-- > 0;) {
+    const int64_t i = index % p.kept[d];
+    index /= p.kept[d];
+    out.x += i * p.kept_x[d];
+    out.y += i * p.kept_y[d];
+  }
+  return out;
+}
+
+// One result: all elements that go, from x on; elements [begin, end) of their walk.
+template <class Rule, class T, class A>
+A reduce_one(const T* x, const Walk& gone, int64_t begin, int64_t end) {
+  // Runs are joined in a tree too: level k holds the join of 2^k of them.
+  A level[64];
+  uint64_t runs = 0;
+  for_each_run(gone, begin, end - begin, [&](int64_t offset, int64_t length) {
+    A value = reduce_run<Rule, T, A>(x + offset, gone.inner_stride(), length);
+    int k = 0;
+    for (uint64_t bits = runs++; bits & 1; bits >>= 1) value = Rule::join(level[k++], value);
+    level[k] = value;
+  });
+  A result = Rule::kIdentity;
+  for (int k = 0; runs >> k != 0; ++k) {
+    if (runs >> k & 1) result = Rule::join(level[k], result);
+  }
+  return result;
+}
+
+// `width` results side by side in memory, from elements [begin, end) of the walk that goes. Rows are
+// added up in a leaf, then leaves in a tree, column by column.
+template <class Rule, class T, class A>
+void reduce_rows(const T* x, const Walk& gone, int64_t begin, int64_t end, int64_t width, A* out) {
+  constexpr int kLevels = 40;  // more leaves than any memory has
+  alignas(64) A leaf[kColumns];
+  alignas(64) A level[kLevels][kColumns];
+  uint64_t leaves = 0;
+  int64_t in_leaf = 0;
+  const auto join_into = [&](const A* from, A* to) {
+    vector_loop(width,
+                [=](int64_t i) LOCKSTEP_INLINE_LAMBDA { to[i] = Rule::join(from[i], to[i]); });
+  };
+  const auto close_leaf = [&] {
+    int k = 0;
+    for (uint64_t bits = leaves++; bits & 1; bits >>= 1) join_into(level[k++], leaf);
+    std::copy_n(leaf, width, level[k]);
+    std::fill_n(leaf, width, Rule::kIdentity);
+    in_leaf = 0;
+  };
+  std::fill_n(leaf, width, Rule::kIdentity);
+  const int64_t step = gone.inner_stride();
+  for_each_run(gone, begin, end - begin, [&](int64_t offset, int64_t length) {
+    for (int64_t i = 0; i < length;) {
+      const int64_t count = std::min(length - i, kLeaf - in_leaf);
+      const T* from = x + offset + i * step;
+      simd_dispatch([&]() LOCKSTEP_INLINE_LAMBDA {
+        A* to = leaf;
+        const int64_t n = width;
+        for (int64_t k = 0; k < count; ++k) {
+          const T* row = from + k * step;
+#pragma omp simd
+          for (int64_t j = 0; j < n; ++j) to[j] = Rule::join(to[j], static_cast<A>(row[j]));
+        }
+      });
+      i += count;
+      in_leaf += count;
+      if (in_leaf == kLeaf) close_leaf();
+    }
+  });
+  for (int k = 0; leaves >> k != 0; ++k) {
+    if (leaves >> k & 1) join_into(level[k], leaf);
+  }
+  std::copy_n(leaf, width, out);
+}
+
+// Elements of x as T are joined as A, which is what y holds.
+template <class Rule, class T, class A>
+void reduce_lanes(const View& x_view, const View& y_view) {
+  const T* x = static_cast<const T*>(x_view.data);
+  A* y = static_cast<A*>(y_view.data);
+  const Plan p = plan(x_view, y_view);
+  const int64_t total = p.kept_count * p.gone_count;
+  // Results that are neighbours in x are taken side by side, unless it is the other dimensions that
+  // are contiguous.
+  const bool across = !p.kept.empty() && p.kept_x.back() == 1 && p.gone.inner_stride() != 1;
+  const int64_t inner = across ? p.kept.back() : 1;
+  const int64_t stripes = (inner + kColumns - 1) / kColumns;
+  const int64_t jobs = p.kept_count / inner * stripes;
+  const auto first_of = [&](int64_t job) { return job % stripes * kColumns; };
+  const auto width_of = [&](int64_t job) { return std::min(kColumns, inner - first_of(job)); };
+  const auto run = [&](int64_t job, int64_t begin, int64_t end, A* out) {
+    const T* from = x + locate(p, job / stripes, across).x + first_of(job);
+    if (across) {
+      reduce_rows<Rule, T, A>(from, p.gone, begin, end, width_of(job), out);
+    } else {
+      out[0] = reduce_one<Rule, T, A>(from, p.gone, begin, end);
+    }
+  };
+  const auto put = [&](int64_t job, const A* out) {
+    const int64_t step = across ? p.kept_y.back() : 0;
+    A* to = y + locate(p, job / stripes, across).y + first_of(job) * step;
+    for (int64_t i = 0; i < width_of(job); ++i) to[i * step] = out[i];
+  };
+  const int64_t threads = std::min<int64_t>(num_threads(), total / kGrain);
+  if (jobs >= threads) {
+    const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(total / jobs, 1));
+    parallel_for(jobs, grain, [&](int64_t first, int64_t last) {
+      alignas(64) A out[kColumns];
+      for (int64_t job = first; job < last; ++job) {
+        run(job, 0, p.gone_count, out);
+        put(job, out);
+      }
+    });
+    return;
+  }
+  // Few results of many elements: each is cut into pieces, which are joined at the end.
+  std::vector<A> parts(static_cast<size_t>(threads * kColumns));
+  for (int64_t job = 0; job < jobs; ++job) {
+    parallel_for(threads, 1, [&](int64_t first, int64_t last) {
+      for (int64_t k = first; k < last; ++k) {
+        run(job, p.gone_count * k / threads, p.gone_count * (k + 1) / threads,
+            parts.data() + k * kColumns);
+      }
+    });
+    for (int64_t k = 1; k < threads; ++k) {
+      for (int64_t i = 0; i < width_of(job); ++i) {
+        A& whole = parts[static_cast<size_t>(i)];
+        whole = Rule::join(whole, parts[static_cast<size_t>(k * kColumns + i)]);
+      }
+    }
+    put(job, parts.data());
+  }
+}
+
+// A copy of x in f32, dense in x's memory order, and memory for a result like y.
+struct Wide {
+  explicit Wide(const View& like)
+      : view{nullptr, DType::kF32, like.device, like.shape, Strides(like.shape.size(), 1)} {
+    int64_t step = 1;
+    const Shape order = memory_order(like);
+    for (size_t k = order.size(); k-- > 0;) {
+      const auto d = static_cast<size_t>(order[k]);
+      view.strides[d] = step;
+      step *= like.shape[d];
+    }
+    memory = allocate(static_cast<size_t>(like.numel()) * sizeof(float));
+    view.data = memory.get();
+  }
+
+  View view;
+  std::shared_ptr<void> memory;
+};
+
+// Sums and products.
+template <template <class> class Rule>
+void accumulate(const View& x, const View& y) {
+  if (y.numel() == 0) return;
+  visit_dtype(x.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    if constexpr (is_reduced_float_v<T>) {
+      const Wide from(x);
+      const Wide to(y);
+      Copy::cpu(x, from.view);
+      reduce_lanes<Rule<float>, float, float>(from.view, to.view);
+      Copy::cpu(to.view, y);
+    } else if constexpr (std::is_floating_point_v<T>) {
+      reduce_lanes<Rule<T>, T, T>(x, y);
+    } else {
+      using Bits = std::conditional_t<std::is_same_v<T, bool>, uint8_t, T>;
+      reduce_lanes<Rule<int64_t>, Bits, int64_t>(x, y);
+    }
+  });
+}
+
+// Throws unless there is something to choose from. Returns whether there is something to write.
+bool check_some(const View& x, const View& y, std::string_view op) {
+  if (y.numel() == 0) return false;
+  check(x.numel() > 0, op, [&] {
+    return str_cat("want at least one element to choose from, got shape ", to_string(x.shape));
+  });
+  return true;
+}
+
+template <template <class> class Rule>
+void extreme(const View& x, const View& y, std::string_view op) {
+  if (!check_some(x, y, op)) return;
+  visit_dtype(x.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    if constexpr (is_reduced_float_v<T>) {
+      const Wide from(x);
+      const Wide to(y);
+      Copy::cpu(x, from.view);
+      reduce_lanes<Rule<float>, float, float>(from.view, to.view);
+      Copy::cpu(to.view, y);
+    } else {
+      using Bits = std::conditional_t<std::is_same_v<T, bool>, uint8_t, T>;
+      reduce_lanes<Rule<Bits>, Bits, Bits>(x, y);
+    }
+  });
+}
+
+// The place of the first element that no other one beats, or of the first NaN.
+template <class Better, class T>
+void arg_lanes(const View& x_view, const View& y_view) {
+  const T* x = static_cast<const T*>(x_view.data);
+  int64_t* y = y_view.as<int64_t>();
+  const Plan p = plan(x_view, y_view);
+  Shape row_major;
+  for (size_t d = 0; d < x_view.shape.size(); ++d) {
+    if (y_view.shape[d] == 1 && x_view.shape[d] != 1) row_major.push_back(static_cast<int64_t>(d));
+  }
+  const Walk gone(x_view, row_major);
+  parallel_for(p.kept_count, std::max<int64_t>(1, kGrain / p.gone_count),
+               [&](int64_t first, int64_t last) {
+                 for (int64_t i = first; i < last; ++i) {
+                   const Offsets at = locate(p, i, false);
+                   T best = x[at.x];
+                   int64_t place = 0;
+                   int64_t next = 0;
+                   for_each_run(gone, 0, p.gone_count, [&](int64_t offset, int64_t length) {
+                     const T* run = x + at.x + offset;
+                     for (int64_t k = 0; k < length; ++k, ++next) {
+                       const T value = run[k * gone.inner_stride()];
+                       if ((Better()(value, best) || value != value) && best == best) {
+                         best = value;
+                         place = next;
+                       }
+                     }
+                   });
+                   y[at.y] = place;
+                 }
+               });
+}
+
+template <class Better>
+void arg_extreme(const View& x, const View& y, std::string_view op) {
+  if (!check_some(x, y, op)) return;
+  visit_dtype(x.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    if constexpr (is_reduced_float_v<T>) {
+      const Wide from(x);
+      Copy::cpu(x, from.view);
+      arg_lanes<Better, float>(from.view, y);
+    } else {
+      arg_lanes<Better, T>(x, y);
+    }
+  });
+}
+
+}  // namespace
+
+void Sum::cpu(const View& x, const View& y) { accumulate<SumRule>(x, y); }
+void Prod::cpu(const View& x, const View& y) { accumulate<ProdRule>(x, y); }
+void Max::cpu(const View& x, const View& y) { extreme<MaxRule>(x, y, "max"); }
+void Min::cpu(const View& x, const View& y) { extreme<MinRule>(x, y, "min"); }
+void ArgMax::cpu(const View& x, const View& y) { arg_extreme<std::greater<>>(x, y, "argmax"); }
+void ArgMin::cpu(const View& x, const View& y) { arg_extreme<std::less<>>(x, y, "argmin"); }
+
+}  // namespace lockstep::kernels
