@@ -58,10 +58,11 @@ int Launcher::run(Job job) {
   adopt_orphans();
   start_all();
   while (any_running()) step();
+  say_verdict();
   end_children_except(guard_.pid());
   flush();
-  if (failed_) return status_;
-  return interrupted_ != 0 ? 128 + interrupted_ : 0;
+  if (failed_rank_ < 0) return interrupted_ != 0 ? 128 + interrupted_ : 0;
+  return WIFEXITED(failed_status_) ? WEXITSTATUS(failed_status_) : 128 + WTERMSIG(failed_status_);
 }
 
 void Launcher::start_all() {
@@ -125,7 +126,7 @@ void Launcher::step() {
       }
     }
   }
-  const Deadline next = std::min(term_at_, kill_at_);
+  const Deadline next = std::min({verdict_at_, term_at_, kill_at_});
   const int wait = next == Deadline::max() ? -1 : comm::poll_ms(next);
   if (::poll(polled.data(), polled.size(), wait) < 0) return;
   if (polled[1].revents != 0) output_.write_some();
@@ -173,21 +174,12 @@ void Launcher::take_signal(int signal) {
 }
 
 void Launcher::reap() {
-  std::vector<std::pair<int, int>> ends;  // rank, status
   int status = 0;
   for (pid_t pid; (pid = ::waitpid(-1, &status, WNOHANG)) > 0;) {
     for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-      if (ranks_[rank].running && ranks_[rank].pid == pid) {
-        ends.emplace_back(static_cast<int>(rank), status);
-      }
+      if (ranks_[rank].running && ranks_[rank].pid == pid) ended(static_cast<int>(rank), status);
     }
   }
-  // Of ranks that ended in the same instant, one that was killed is the cause: the others ended
-  // for the loss of it.
-  std::stable_sort(ends.begin(), ends.end(), [](const auto& a, const auto& b) {
-    return WIFSIGNALED(a.second) && !WIFSIGNALED(b.second);
-  });
-  for (const auto& [rank, end] : ends) ended(rank, end);
 }
 
 void Launcher::ended(int number, int status) {
@@ -200,13 +192,25 @@ void Launcher::ended(int number, int status) {
     close_output(number, stream);
   }
   const bool good = WIFEXITED(status) && WEXITSTATUS(status) == 0;
-  if (good || failed_ || interrupted_ != 0) return;
-  failed_ = true;
-  status_ = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  output_.say(concat("rank ", number, " (pid ", rank.pid, ") ",
+  if (good || interrupted_ != 0) return;
+  if (failed_rank_ < 0) {
+    verdict_at_ = comm::deadline_after(kSettle);
+    term_at_ = comm::deadline_after(std::max(kSettle, job_.grace));
+  } else if (verdict_at_ == Deadline::max() || WIFSIGNALED(failed_status_) || WIFEXITED(status)) {
+    return;
+  }
+  failed_rank_ = number;
+  failed_status_ = status;
+}
+
+void Launcher::say_verdict() {
+  if (verdict_at_ == Deadline::max()) return;
+  verdict_at_ = Deadline::max();
+  const int status = failed_status_;
+  output_.say(concat("rank ", failed_rank_, " (pid ", ranks_[static_cast<size_t>(failed_rank_)].pid,
+                     ") ",
                      WIFEXITED(status) ? concat("ended with status ", WEXITSTATUS(status))
                                        : concat("was killed by ", name_of(WTERMSIG(status)))));
-  if (any_running()) term_at_ = comm::deadline_after(job_.grace);
 }
 
 void Launcher::read_output(int number, int stream, bool all) {
@@ -237,6 +241,7 @@ void Launcher::close_output(int number, int stream) {
 
 void Launcher::escalate() {
   const Deadline now = Clock::now();
+  if (now >= verdict_at_) say_verdict();
   if (now >= term_at_) {
     term_at_ = Deadline::max();
     if (any_running()) {

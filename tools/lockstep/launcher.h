@@ -24,7 +24,10 @@ struct Job {
 // Runs the ranks of one job to their end, in one thread with one poll loop.
 //
 // The first rank that fails (a status other than 0, or a signal) decides: the others have the grace
-// to print errors of their own, then get SIGTERM, then SIGKILL. SIGINT, SIGTERM, SIGHUP and SIGQUIT
+// to print errors of their own, then get SIGTERM, then SIGKILL. Of ranks that fail within kSettle
+// one that a signal killed is named before one that ended by itself: the system closes a process's
+// sockets before it reports its end, so another rank's end for the loss of it may be heard of
+// first. SIGINT, SIGTERM, SIGHUP and SIGQUIT
 // go to every rank's process group, a second one as SIGKILL.
 class Launcher {
  public:
@@ -39,6 +42,8 @@ class Launcher {
   int run(Job job);
 
  private:
+  static constexpr std::chrono::milliseconds kSettle{200};
+
   struct Rank {
     pid_t pid = -1;
     bool running = false;
@@ -53,6 +58,7 @@ class Launcher {
   void take_signal(int signal);
   void reap();
   void ended(int rank, int status);
+  void say_verdict();
   // Reads what a rank has written; with `all`, to the end of what is there.
   void read_output(int rank, int stream, bool all);
   void close_output(int rank, int stream);
@@ -69,8 +75,9 @@ class Launcher {
   Fd signals_;
   sigset_t old_mask_{};
 
-  int status_ = 0;
-  bool failed_ = false;
+  int failed_rank_ = -1;
+  int failed_status_ = 0;  // as waitpid gave it
+  comm::Deadline verdict_at_ = comm::Deadline::max();
   int interrupted_ = 0;  // the first signal that this process got
   bool reader_gone_ = false;
   comm::Deadline term_at_ = comm::Deadline::max();
