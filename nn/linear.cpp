@@ -9,7 +9,7 @@
 
 namespace lockstep::nn {
 
-Linear::Linear(int64_t in_features, int64_t out_features, const LinearOptions& options)
+Linear::Linear(int64_t in_features, int64_t out_features, bool with_bias)
     : in_features_(in_features), out_features_(out_features) {
   check(in_features > 0 && out_features > 0, "Linear", [&] {
     return absl::StrCat("want in_features and out_features of 1 and more, got ", in_features,
@@ -19,7 +19,7 @@ Linear::Linear(int64_t in_features, int64_t out_features, const LinearOptions& o
   weight = Tensor::empty({out_features, in_features});
   uniform_(weight, -bound, bound);
   register_parameter("weight", weight);
-  if (options.bias) {
+  if (with_bias) {
     bias = Tensor::empty({out_features});
     uniform_(bias, -bound, bound);
     register_parameter("bias", bias);

@@ -7,21 +7,17 @@
 
 namespace lockstep::nn {
 
-struct LinearOptions {
-  bool bias = true;
-};
-
 // x (..., in_features) -> x weight^T + bias (..., out_features). weight (out_features, in_features)
 // and bias (out_features) start from U(-b, b), b = 1 / sqrt(in_features).
 class Linear : public Module {
  public:
-  Linear(int64_t in_features, int64_t out_features, const LinearOptions& options = {});
+  Linear(int64_t in_features, int64_t out_features, bool with_bias = true);
 
   Tensor forward(const Tensor& x) override;
   std::string extra_repr() const override;
 
   Tensor weight;
-  Tensor bias;  // undefined without one
+  Tensor bias;  // undefined where there is none
 
  private:
   int64_t in_features_;

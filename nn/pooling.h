@@ -9,8 +9,8 @@
 namespace lockstep::nn {
 
 struct MaxPool2dOptions {
-  std::optional<Size2> stride;  // none: the kernel's size
-  Size2 padding = 0;            // at most half the kernel
+  std::optional<Size2> stride = std::nullopt;  // none: the kernel's size
+  Size2 padding = 0;                           // at most half the kernel
   Size2 dilation = 1;
 };
 
@@ -29,9 +29,9 @@ class MaxPool2d : public Module {
 };
 
 struct AvgPool2dOptions {
-  std::optional<Size2> stride;    // none: the kernel's size
-  Size2 padding = 0;              // at most half the kernel
-  bool count_include_pad = true;  // whether the padding's zeros count in the mean
+  std::optional<Size2> stride = std::nullopt;  // none: the kernel's size
+  Size2 padding = 0;                           // at most half the kernel
+  bool count_include_pad = true;               // whether the padding's zeros count in the mean
 };
 
 // avg_pool2d() of x (N, C, H, W).

@@ -1,0 +1,25 @@
+#include "lockstep/nn/activation.h"
+
+#include <gtest/gtest.h>
+
+#include "layers.h"
+
+namespace lockstep::nn {
+namespace {
+
+template <class Activation>
+void expect_golden(const std::string& name) {
+  Activation activation;
+  const Tensor x = golden::leaf(1, {3, 7});
+  golden::expect_gradients(name, activation(3 * x), {{"x", x}});
+}
+
+TEST(Activation, HasPyTorchsValuesAndGradients) {
+  expect_golden<ReLU>("relu");
+  expect_golden<GELU>("gelu");
+  expect_golden<Sigmoid>("sigmoid");
+  expect_golden<Tanh>("tanh");
+}
+
+}  // namespace
+}  // namespace lockstep::nn
