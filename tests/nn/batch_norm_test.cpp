@@ -142,6 +142,16 @@ TEST(BatchNorm, AsksItsGroupInTrainingAndNeverInEval) {
   EXPECT_EQ(group->sums, 1);
 }
 
+TEST(BatchNorm, WithoutTrackingUsesThisRanksBatchAloneInEval) {
+  const auto group = std::make_shared<CountingGroup>();
+  BatchNorm1d norm(3, {.track_running_stats = false});
+  norm.set_group(group);
+  norm.eval();
+  sum(norm(to(golden::wave(1, {5, 3}), DType::kF32))).backward();
+  EXPECT_EQ(group->merges, 0);
+  EXPECT_EQ(group->sums, 0);
+}
+
 TEST(BatchNorm, RefusesOneValuePerChannelAndCountsNothing) {
   BatchNorm1d norm(3);
   EXPECT_THAT(error_of([&] { norm(Tensor::ones({1, 3})); }), HasSubstr("(1, 3)"));
