@@ -15,9 +15,9 @@ namespace {
 // The sum of the gradients that reached a place so far.
 class Sum {
  public:
-  void add(const Tensor& gradient) {
+  void add(Tensor gradient) {
     if (!value_.defined()) {
-      value_ = gradient;
+      value_ = std::move(gradient);
     } else if (owned_ && !grad_enabled()) {
       value_.add_(gradient);
     } else {
@@ -67,7 +67,7 @@ class Run {
   void discover(const Edge& root);
   void keep_what_leads_to_inputs();
   void visit(Node& node);
-  void send(const Edge& edge, const Tensor& gradient);
+  void send(const Edge& edge, Tensor gradient);
   void finish(Leaf& leaf);
   void accumulate(TensorImpl& leaf, const Tensor& gradient) const;
   void give(const void* place, const Tensor& gradient);
@@ -212,7 +212,7 @@ void Run::visit(Node& node) {
     if (part.defined() && part.shape() != node.input_shapes[i]) {
       part = sum_to(part, node.input_shapes[i]);
     }
-    send(node.inputs[i], part);
+    send(node.inputs[i], std::move(part));  // the only handle: a leaf may keep its memory
   }
   if (!options_.retain_graph) {
     node.released = true;
@@ -220,13 +220,13 @@ void Run::visit(Node& node) {
   }
 }
 
-void Run::send(const Edge& edge, const Tensor& gradient) {
+void Run::send(const Edge& edge, Tensor gradient) {
   if (edge.node != nullptr) {
-    if (gradient.defined()) sums_[edge.node.get()].add(gradient);
+    if (gradient.defined()) sums_[edge.node.get()].add(std::move(gradient));
     return;
   }
   Leaf& leaf = leaves_[edge.leaf.get()];
-  if (gradient.defined()) leaf.sum.add(gradient);
+  if (gradient.defined()) leaf.sum.add(std::move(gradient));
   if (--leaf.uses == 0) finish(leaf);
 }
 

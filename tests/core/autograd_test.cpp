@@ -165,6 +165,18 @@ TEST(Autograd, GivesEachLeafItsOwnGradientMemory) {
   EXPECT_THAT(seed.to_vector<double>(), ElementsAre(5, 6));
 }
 
+TEST(Autograd, KeepsAGradientThatNobodyElseHoldsWithoutACopy) {
+  Tensor x = leaf({1, 2});
+  const void* made = nullptr;
+  const Tensor y = record("probe", Tensor::zeros({2}, {DType::kF64}), {x}, [&](const Tensor&) {
+    const Tensor g = Tensor::ones({2}, {DType::kF64});
+    made = g.view().data;
+    return Tensors{g};
+  });
+  sum(y).backward();
+  EXPECT_EQ(x.grad().view().data, made);
+}
+
 TEST(Autograd, RecordsOnEachThreadByItself) {
   Tensor x = leaf({2});
   std::vector<std::thread> threads;
@@ -172,9 +184,11 @@ TEST(Autograd, RecordsOnEachThreadByItself) {
   for (size_t i = 0; i < results.size(); ++i) {
     threads.emplace_back([&, i] {
       Tensor y = x.detach().clone().set_requires_grad();
-      NoGrad* off = i % 2 == 0 ? nullptr : new NoGrad;
-      const bool recorded = (y * y).requires_grad();
-      delete off;
+      bool recorded = false;
+      {
+        const GradMode mode(i % 2 == 0);
+        recorded = (y * y).requires_grad();
+      }
       (y * y * static_cast<double>(i)).backward();
       results[i] = recorded == (i % 2 == 0) ? y.grad().item() : -1;
     });
