@@ -1,0 +1,58 @@
+#!/bin/sh
+# Prints Lockstep's all_reduce beside Open MPI's and gloo's, measured in turns on this machine.
+#
+#   run.sh BUILD_FOLDER [RANKS] [FIRST] [LAST] [FACTOR]
+#
+# Sizes are bytes. Peers that are not installed are installed with apt where that is possible, and
+# left out otherwise.
+set -eu
+
+here=$(cd "$(dirname "$0")" && pwd)
+build=${1:?usage: run.sh BUILD_FOLDER [RANKS] [FIRST] [LAST] [FACTOR]}
+ranks=${2:-2}
+first=${3:-4}
+last=${4:-67108864}
+factor=${5:-4}
+rounds=${LOCKSTEP_PEER_ROUNDS:-3}
+out=$build/peers
+mkdir -p "$out"
+
+have() { command -v "$1" >/dev/null 2>&1; }
+
+missing=
+have mpirun && have mpicxx || missing="libopenmpi-dev openmpi-bin"
+python3 -c 'import torch' 2>/dev/null || missing="$missing python3-torch"
+if [ -n "$missing" ] && have apt-get && [ "$(id -u)" = 0 ]; then
+  echo "installing $missing" >&2
+  # shellcheck disable=SC2086 -- a list of packages
+  DEBIAN_FRONTEND=noninteractive apt-get install -y -q $missing >"$out/apt.log" 2>&1 ||
+    echo "apt-get could not install them: see $out/apt.log" >&2
+fi
+
+mpi=
+if have mpirun && have mpicxx; then
+  mpicxx -O2 -std=c++17 "$here/mpi_allreduce.cpp" -o "$out/mpi_allreduce" && mpi=1
+fi
+gloo=
+python3 -c 'import torch' 2>/dev/null && gloo=1
+
+OMPI_ALLOW_RUN_AS_ROOT=1
+OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+OMP_NUM_THREADS=1
+export OMPI_ALLOW_RUN_AS_ROOT OMPI_ALLOW_RUN_AS_ROOT_CONFIRM OMP_NUM_THREADS
+
+# In turns, so that a machine that slows down slows all of them.
+rm -f "$out"/*.txt "$out"/*.json
+round=0
+while [ "$round" -lt "$rounds" ]; do
+  "$build/bin/bench_allreduce" -n "$ranks" -b "$first" -e "$last" -f "$factor" -c 1 \
+    --transport shm --json "$out/shm.$round.json" >"$out/shm.log"
+  "$build/bin/bench_allreduce" -n "$ranks" -b "$first" -e "$last" -f "$factor" -c 1 \
+    --transport tcp --json "$out/tcp.$round.json" >"$out/tcp.log"
+  [ -z "$mpi" ] || mpirun --oversubscribe -n "$ranks" "$out/mpi_allreduce" "$first" "$last" "$factor" \
+    >"$out/mpi.$round.txt"
+  [ -z "$gloo" ] || python3 "$here/gloo_allreduce.py" "$ranks" "$first" "$last" "$factor" \
+    >"$out/gloo.$round.txt"
+  round=$((round + 1))
+done
+python3 "$here/table.py" "$out" "$ranks"
