@@ -24,14 +24,16 @@ LOCKSTEP_INLINE void draw(uint64_t seed, uint64_t first, int64_t n, uint64_t* bi
   const std::array<uint32_t, 2> key = {static_cast<uint32_t>(seed),
                                        static_cast<uint32_t>(seed >> 32)};
   const uint64_t counter = first / 2;
-#pragma omp simd
-  for (int64_t k = 0; k < n / 2; ++k) {
+  // A function of its own keeps the array out of the loop's variables, else no vectors come of it.
+  const auto draw_two = [=](int64_t k) LOCKSTEP_INLINE_LAMBDA {
     const uint64_t c = counter + static_cast<uint64_t>(k);
     const std::array<uint32_t, 4> words =
         philox4x32({static_cast<uint32_t>(c), static_cast<uint32_t>(c >> 32), 0, 0}, key);
     bits[2 * k] = words[0] | uint64_t{words[1]} << 32;
     bits[2 * k + 1] = words[2] | uint64_t{words[3]} << 32;
-  }
+  };
+#pragma omp simd
+  for (int64_t k = 0; k < n / 2; ++k) draw_two(k);
 }
 
 // Fills x in row-major order. make(bits, values, n) turns the numbers of n elements (even, from an
