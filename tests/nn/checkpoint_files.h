@@ -42,8 +42,17 @@ inline std::string read_file(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(stream), {}};
 }
 
+// A file that is there goes first: some file systems flush one that is truncated and written anew.
 inline void write_file(const std::filesystem::path& path, const std::string& bytes) {
+  std::filesystem::remove(path);
   std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
+}
+
+// Changes one byte in place.
+inline void write_byte(const std::filesystem::path& path, size_t at, char byte) {
+  std::fstream stream(path, std::ios::binary | std::ios::in | std::ios::out);
+  stream.seekp(static_cast<std::streamoff>(at));
+  stream.put(byte);
 }
 
 // The names in a folder.
