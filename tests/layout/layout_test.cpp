@@ -118,7 +118,7 @@ TEST(Layout, SourcesAreRead) {
 
 TEST(Layout, IncludesKeepTheOrderOfTheFolders) { EXPECT_THAT(include_faults(tree()), IsEmpty()); }
 
-TEST(Layout, ExamplesAndBenchmarksUseThePublicApiAndItStandsAlone) {
+TEST(Layout, ExamplesUseThePublicApiAndItStandsAlone) {
   EXPECT_THAT(public_api_faults(tree()), IsEmpty());
 }
 
