@@ -117,8 +117,7 @@ TEST(Run, OneFailingRankStopsTheOthersWhoseLastWordsAreSeen) {
                      "if [ $RANK = 1 ]; then " + gates.wait("fail") +
                          "echo bad luck >&2; exit 7; fi;"
                          "trap 'echo last words; exit 1' TERM; echo ready;" +
-                         kWork,
-                     {"--grace", "0.1"}));
+                         kWork));  // with the grace it has unless told otherwise
   job.wait_for("ready", 2);
   gates.open("fail");
   EXPECT_EQ(job.finish(), 7);
@@ -155,8 +154,13 @@ TEST(Run, SaysWhichRankAKillHitAndEndsWithItsSignal) {
 }
 
 TEST(Run, ARankThatIgnoresSigtermIsKilled) {
-  Launched job(
-      shell(2, "trap '' TERM; if [ $RANK = 0 ]; then exit 5; fi; " + kWork, {"--grace", "0.1"}));
+  Gates gates;
+  Launched job(shell(2,
+                     "trap '' TERM; if [ $RANK = 0 ]; then " + gates.wait("fail") +
+                         "exit 5; fi; echo ready;" + kWork,
+                     {"--grace", "0.1"}));
+  job.wait_for("ready");
+  gates.open("fail");
   EXPECT_EQ(job.finish(), 5);
   EXPECT_THAT(job.err, HasSubstr("killing rank 1, which did not stop"));
   EXPECT_EQ(job.left_over(), 0);
