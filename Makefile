@@ -100,7 +100,8 @@ check-tsan: ## the fourth part: tests with ThreadSanitizer
 peers: ## measures Gloo, Open MPI and PyTorch beside Lockstep, installing them where possible
 	@$(call set_up,build)
 	@$(call build,$(PRESET),bench_allreduce bench_train)
-	@BIN=$(BIN) bench/peers/run.sh
+	@bench/peers/run.sh build/$(PRESET) $(RANKS)
+	@$(BIN)/bench_train --ranks $(RANKS) --peers $(BENCH_TRAIN_ARGS)
 
 .PHONY: clean
 clean: ## removes build/; what training wrote stays
