@@ -59,7 +59,9 @@ Problem problem(const char* kind, const Shape& x, const View& weight, const Shap
   out.dilation = {p.dilation[0] - 1, p.dilation[1] - 1};  // oneDNN counts the gaps
   out.padding = {p.padding[0], p.padding[1]};
   out.key = kind;
-  for (const Shape* part : std::initializer_list<const Shape*>{&x, &weight.shape, &weight.strides, &y}) onednn::append(out.key, *part);
+  for (const Shape* part :
+       std::initializer_list<const Shape*>{&x, &weight.shape, &weight.strides, &y})
+    onednn::append(out.key, *part);
   onednn::append(out.key, {p.stride[0], p.stride[1], p.padding[0], p.padding[1], p.dilation[0],
                            p.dilation[1], g, onednn::announce_threads()});
   return out;
@@ -98,11 +100,10 @@ dnnl::convolution_forward::primitive_desc forward_desc(const Problem& p,
   using F = dnnl::convolution_forward;
   constexpr auto kKind = dnnl::prop_kind::forward_training;
   constexpr auto kDirect = dnnl::algorithm::convolution_direct;
-  const auto desc = bias != nullptr
-                        ? F::desc(kKind, kDirect, p.x, p.any_weight, *bias, p.y, p.stride,
-                                  p.dilation, p.padding, p.padding)
-                        : F::desc(kKind, kDirect, p.x, p.any_weight, p.y, p.stride, p.dilation,
-                                  p.padding, p.padding);
+  const auto desc = bias != nullptr ? F::desc(kKind, kDirect, p.x, p.any_weight, *bias, p.y,
+                                              p.stride, p.dilation, p.padding, p.padding)
+                                    : F::desc(kKind, kDirect, p.x, p.any_weight, p.y, p.stride,
+                                              p.dilation, p.padding, p.padding);
   return {desc, onednn::engine()};
 }
 

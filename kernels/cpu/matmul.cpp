@@ -1,5 +1,9 @@
 #include "lockstep/kernels/matmul.h"
 
+#include <algorithm>
+#include <string>
+#include <vector>
+
 #include "lockstep/kernels/copy.h"
 #include "lockstep/kernels/cpu/onednn.h"
 #include "lockstep/kernels/memory.h"
@@ -51,11 +55,12 @@ void multiply_f32(const View& a_in, const View& b_in, const View& out_in, const 
   const Strides a_strides = tidy(a), b_strides = tidy(b), out_strides = tidy(out);
 
   std::string key;
-  for (const Shape* part : std::initializer_list<const Shape*>{&a.shape, &a_strides, &b.shape, &b_strides, &out_strides}) {
+  for (const Shape* part : std::initializer_list<const Shape*>{&a.shape, &a_strides, &b.shape,
+                                                               &b_strides, &out_strides}) {
     onednn::append(key, *part);
   }
-  onednn::append(key, {bias != nullptr, bias == nullptr ? 0 : bias->strides[0],
-                       onednn::announce_threads()});
+  onednn::append(
+      key, {bias != nullptr, bias == nullptr ? 0 : bias->strides[0], onednn::announce_threads()});
   Shape bias_shape(out.shape.size(), 1);
   bias_shape.back() = out.shape.back();
   Strides bias_strides(out.shape.size(), out.shape.back());
@@ -131,9 +136,8 @@ void MatMul::cpu(const View& a, const View& b, const View& out, const View* bias
   }
   if (a.dtype == DType::kF32) return multiply_f32(a, b, out, bias);
   if (a.dtype == DType::kF64) return multiply_f64(a, b, out, bias);
-  check(is_floating(a.dtype), "matmul", [&] {
-    return std::string("want a floating dtype, got ").append(name(a.dtype));
-  });
+  check(is_floating(a.dtype), "matmul",
+        [&] { return std::string("want a floating dtype, got ").append(name(a.dtype)); });
   // 16-bit products are exact in f32, where they are summed; the result is rounded once.
   const Owned left = dense_copy(a, DType::kF32);
   const Owned right = dense_copy(b, DType::kF32);

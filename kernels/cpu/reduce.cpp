@@ -5,26 +5,21 @@
 #include "lockstep/kernels/reduce.h"
 
 #include <algorithm>
-#include <functional>
 #include <limits>
-#include <memory>
 #include <vector>
 
 #include "lockstep/kernels/copy.h"
 #include "lockstep/kernels/cpu/blocks.h"
-#include "lockstep/kernels/memory.h"
+#include "lockstep/kernels/cpu/reduce_plan.h"
 #include "lockstep/kernels/parallel.h"
-#include "lockstep/kernels/strided.h"
-#include "lockstep/kernels/text.h"
 
 namespace lockstep::kernels {
 namespace {
 
-// Elements that are reduced one after the other before partial results are merged in a tree.
-constexpr int64_t kLeaf = 256;
+// Rows that are reduced one after the other before partial results are merged in a tree.
+constexpr int64_t kLeaf = 64;
 // Results side by side that a reduction across memory keeps in the first-level cache.
 constexpr int64_t kColumns = 256;
-constexpr int64_t kGrain = 32768;
 
 // How elements are joined. A is the type of results; join() must be associative but for rounding.
 template <class A>
@@ -114,66 +109,11 @@ A reduce_leaf(const T* x, int64_t stride, int64_t n) {
 // Pairwise: halves are joined, down to leaves that the loop above takes at once.
 template <class Rule, class T, class A>
 A reduce_run(const T* x, int64_t stride, int64_t n) {
-  constexpr int64_t kRun = kLeaf * 16;
+  constexpr int64_t kRun = 2048;
   if (n <= kRun) return reduce_leaf<Rule, T, A>(x, stride, n);
   const int64_t half = n / 2 / kRun * kRun + (n / 2 < kRun ? kRun : 0);
   return Rule::join(reduce_run<Rule, T, A>(x, stride, half),
                     reduce_run<Rule, T, A>(x + half * stride, stride, n - half));
-}
-
-// The dimensions of a reduction: those that stay (with y's strides beside x's) and those that go,
-// each from the largest stride of x to the smallest.
-struct Plan {
-  Shape kept;
-  Strides kept_x;
-  Strides kept_y;
-  Walk gone;
-  int64_t kept_count = 1;
-  int64_t gone_count = 1;
-};
-
-Plan plan(const View& x, const View& y) {
-  Plan out;
-  Shape gone;
-  for (int64_t dim : memory_order(x)) {
-    const auto d = static_cast<size_t>(dim);
-    if (y.shape[d] == 1) {
-      gone.push_back(dim);
-      out.gone_count *= x.shape[d];
-      continue;
-    }
-    const int64_t size = x.shape[d];
-    out.kept_count *= size;
-    if (!out.kept.empty() && out.kept_x.back() == x.strides[d] * size &&
-        out.kept_y.back() == y.strides[d] * size) {
-      out.kept.back() *= size;
-      out.kept_x.back() = x.strides[d];
-      out.kept_y.back() = y.strides[d];
-    } else {
-      out.kept.push_back(size);
-      out.kept_x.push_back(x.strides[d]);
-      out.kept_y.push_back(y.strides[d]);
-    }
-  }
-  out.gone = Walk(x, gone);
-  return out;
-}
-
-struct Offsets {
-  int64_t x = 0;
-  int64_t y = 0;
-};
-
-// Where element `index` of the kept dimensions, or of all but the last of them, stands.
-Offsets locate(const Plan& p, int64_t index, bool skip_last) {
-  Offsets out;
-  for (size_t d = p.kept.size() - (skip_last ? 1 : 0); d-- > 0;) {
-    const int64_t i = index % p.kept[d];
-    index /= p.kept[d];
-    out.x += i * p.kept_x[d];
-    out.y += i * p.kept_y[d];
-  }
-  return out;
 }
 
 // One result: all elements that go, from x on; elements [begin, end) of their walk.
@@ -195,8 +135,8 @@ A reduce_one(const T* x, const Walk& gone, int64_t begin, int64_t end) {
   return result;
 }
 
-// `width` results side by side in memory, from elements [begin, end) of the walk that goes. Rows are
-// added up in a leaf, then leaves in a tree, column by column.
+// `width` results side by side in memory, from elements [begin, end) of the walk that goes. Rows
+// are added up in a leaf, then leaves in a tree, column by column.
 template <class Rule, class T, class A>
 void reduce_rows(const T* x, const Walk& gone, int64_t begin, int64_t end, int64_t width, A* out) {
   constexpr int kLevels = 40;  // more leaves than any memory has
@@ -224,7 +164,19 @@ void reduce_rows(const T* x, const Walk& gone, int64_t begin, int64_t end, int64
       simd_dispatch([&]() LOCKSTEP_INLINE_LAMBDA {
         A* to = leaf;
         const int64_t n = width;
-        for (int64_t k = 0; k < count; ++k) {
+        int64_t k = 0;
+        for (; k + 4 <= count; k += 4) {  // four rows for one pass over the results
+          const T* row = from + k * step;
+          const auto value = [=](int64_t r, int64_t j) LOCKSTEP_INLINE_LAMBDA {
+            return static_cast<A>(row[r * step + j]);
+          };
+#pragma omp simd
+          for (int64_t j = 0; j < n; ++j) {
+            to[j] = Rule::join(to[j], Rule::join(Rule::join(value(0, j), value(1, j)),
+                                                 Rule::join(value(2, j), value(3, j))));
+          }
+        }
+        for (; k < count; ++k) {
           const T* row = from + k * step;
 #pragma omp simd
           for (int64_t j = 0; j < n; ++j) to[j] = Rule::join(to[j], static_cast<A>(row[j]));
@@ -246,7 +198,7 @@ template <class Rule, class T, class A>
 void reduce_lanes(const View& x_view, const View& y_view) {
   const T* x = static_cast<const T*>(x_view.data);
   A* y = static_cast<A*>(y_view.data);
-  const Plan p = plan(x_view, y_view);
+  const ReducePlan p = reduce_plan(x_view, y_view);
   const int64_t total = p.kept_count * p.gone_count;
   // Results that are neighbours in x are taken side by side, unless it is the other dimensions that
   // are contiguous.
@@ -269,9 +221,9 @@ void reduce_lanes(const View& x_view, const View& y_view) {
     A* to = y + locate(p, job / stripes, across).y + first_of(job) * step;
     for (int64_t i = 0; i < width_of(job); ++i) to[i * step] = out[i];
   };
-  const int64_t threads = std::min<int64_t>(num_threads(), total / kGrain);
+  const int64_t threads = std::min<int64_t>(num_threads(), total / kReduceGrain);
   if (jobs >= threads) {
-    const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(total / jobs, 1));
+    const int64_t grain = std::max<int64_t>(1, kReduceGrain / std::max<int64_t>(total / jobs, 1));
     parallel_for(jobs, grain, [&](int64_t first, int64_t last) {
       alignas(64) A out[kColumns];
       for (int64_t job = first; job < last; ++job) {
@@ -300,25 +252,6 @@ void reduce_lanes(const View& x_view, const View& y_view) {
   }
 }
 
-// A copy of x in f32, dense in x's memory order, and memory for a result like y.
-struct Wide {
-  explicit Wide(const View& like)
-      : view{nullptr, DType::kF32, like.device, like.shape, Strides(like.shape.size(), 1)} {
-    int64_t step = 1;
-    const Shape order = memory_order(like);
-    for (size_t k = order.size(); k-- > 0;) {
-      const auto d = static_cast<size_t>(order[k]);
-      view.strides[d] = step;
-      step *= like.shape[d];
-    }
-    memory = allocate(static_cast<size_t>(like.numel()) * sizeof(float));
-    view.data = memory.get();
-  }
-
-  View view;
-  std::shared_ptr<void> memory;
-};
-
 // Sums and products.
 template <template <class> class Rule>
 void accumulate(const View& x, const View& y) {
@@ -340,15 +273,6 @@ void accumulate(const View& x, const View& y) {
   });
 }
 
-// Throws unless there is something to choose from. Returns whether there is something to write.
-bool check_some(const View& x, const View& y, std::string_view op) {
-  if (y.numel() == 0) return false;
-  check(x.numel() > 0, op, [&] {
-    return str_cat("want at least one element to choose from, got shape ", to_string(x.shape));
-  });
-  return true;
-}
-
 template <template <class> class Rule>
 void extreme(const View& x, const View& y, std::string_view op) {
   if (!check_some(x, y, op)) return;
@@ -367,61 +291,11 @@ void extreme(const View& x, const View& y, std::string_view op) {
   });
 }
 
-// The place of the first element that no other one beats, or of the first NaN.
-template <class Better, class T>
-void arg_lanes(const View& x_view, const View& y_view) {
-  const T* x = static_cast<const T*>(x_view.data);
-  int64_t* y = y_view.as<int64_t>();
-  const Plan p = plan(x_view, y_view);
-  Shape row_major;
-  for (size_t d = 0; d < x_view.shape.size(); ++d) {
-    if (y_view.shape[d] == 1 && x_view.shape[d] != 1) row_major.push_back(static_cast<int64_t>(d));
-  }
-  const Walk gone(x_view, row_major);
-  parallel_for(p.kept_count, std::max<int64_t>(1, kGrain / p.gone_count),
-               [&](int64_t first, int64_t last) {
-                 for (int64_t i = first; i < last; ++i) {
-                   const Offsets at = locate(p, i, false);
-                   T best = x[at.x];
-                   int64_t place = 0;
-                   int64_t next = 0;
-                   for_each_run(gone, 0, p.gone_count, [&](int64_t offset, int64_t length) {
-                     const T* run = x + at.x + offset;
-                     for (int64_t k = 0; k < length; ++k, ++next) {
-                       const T value = run[k * gone.inner_stride()];
-                       if ((Better()(value, best) || value != value) && best == best) {
-                         best = value;
-                         place = next;
-                       }
-                     }
-                   });
-                   y[at.y] = place;
-                 }
-               });
-}
-
-template <class Better>
-void arg_extreme(const View& x, const View& y, std::string_view op) {
-  if (!check_some(x, y, op)) return;
-  visit_dtype(x.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    if constexpr (is_reduced_float_v<T>) {
-      const Wide from(x);
-      Copy::cpu(x, from.view);
-      arg_lanes<Better, float>(from.view, y);
-    } else {
-      arg_lanes<Better, T>(x, y);
-    }
-  });
-}
-
 }  // namespace
 
 void Sum::cpu(const View& x, const View& y) { accumulate<SumRule>(x, y); }
 void Prod::cpu(const View& x, const View& y) { accumulate<ProdRule>(x, y); }
 void Max::cpu(const View& x, const View& y) { extreme<MaxRule>(x, y, "max"); }
 void Min::cpu(const View& x, const View& y) { extreme<MinRule>(x, y, "min"); }
-void ArgMax::cpu(const View& x, const View& y) { arg_extreme<std::greater<>>(x, y, "argmax"); }
-void ArgMin::cpu(const View& x, const View& y) { arg_extreme<std::less<>>(x, y, "argmin"); }
 
 }  // namespace lockstep::kernels
