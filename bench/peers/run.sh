@@ -19,9 +19,16 @@ mkdir -p "$out"
 
 have() { command -v "$1" >/dev/null 2>&1; }
 
+# The first python3 that has PyTorch: apt's is not always the first in PATH.
+torch_python() {
+  for one in python3 /usr/bin/python3; do
+    "$one" -c 'import torch' 2>/dev/null && echo "$one" && return
+  done
+}
+
 missing=
 have mpirun && have mpicxx || missing="libopenmpi-dev openmpi-bin"
-python3 -c 'import torch' 2>/dev/null || missing="$missing python3-torch"
+[ -n "$(torch_python)" ] || missing="$missing python3-torch"
 if [ -n "$missing" ] && have apt-get && [ "$(id -u)" = 0 ]; then
   echo "installing $missing" >&2
   # shellcheck disable=SC2086 -- a list of packages
@@ -33,8 +40,7 @@ mpi=
 if have mpirun && have mpicxx; then
   mpicxx -O2 -std=c++17 "$here/mpi_allreduce.cpp" -o "$out/mpi_allreduce" && mpi=1
 fi
-gloo=
-python3 -c 'import torch' 2>/dev/null && gloo=1
+gloo=$(torch_python)
 
 OMPI_ALLOW_RUN_AS_ROOT=1
 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
@@ -51,7 +57,7 @@ while [ "$round" -lt "$rounds" ]; do
     --transport tcp --json "$out/tcp.$round.json" >"$out/tcp.log"
   [ -z "$mpi" ] || mpirun --oversubscribe -n "$ranks" "$out/mpi_allreduce" "$first" "$last" "$factor" \
     >"$out/mpi.$round.txt"
-  [ -z "$gloo" ] || python3 "$here/gloo_allreduce.py" "$ranks" "$first" "$last" "$factor" \
+  [ -z "$gloo" ] || "$gloo" "$here/gloo_allreduce.py" "$ranks" "$first" "$last" "$factor" \
     >"$out/gloo.$round.txt"
   round=$((round + 1))
 done
