@@ -35,6 +35,7 @@ void convert_loop(const void* const* in, void* out, int64_t n) {
 }
 
 constexpr int64_t kTile = 32;
+constexpr int64_t kFewColumns = 16;
 constexpr int64_t kGrainBytes = 1 << 17;
 
 // y[i, j] = x[j, i] for (rows, columns) of y, whose rows are contiguous as x's columns are: tile by
@@ -42,15 +43,24 @@ constexpr int64_t kGrainBytes = 1 << 17;
 template <class T>
 void transpose(const T* x, int64_t x_stride, T* y, int64_t y_stride, int64_t rows,
                int64_t columns) {
-  for (int64_t i0 = 0; i0 < rows; i0 += kTile) {
-    const int64_t i1 = std::min(rows, i0 + kTile);
-    for (int64_t j0 = 0; j0 < columns; j0 += kTile) {
-      const int64_t j1 = std::min(columns, j0 + kTile);
-      for (int64_t i = i0; i < i1; ++i) {
-        for (int64_t j = j0; j < j1; ++j) y[i * y_stride + j] = x[j * x_stride + i];
+  if (columns < kFewColumns) {  // no room for a vector
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int64_t j = 0; j < columns; ++j) y[i * y_stride + j] = x[j * x_stride + i];
+    }
+    return;
+  }
+  simd_dispatch([=]() LOCKSTEP_INLINE_LAMBDA {
+    for (int64_t i0 = 0; i0 < rows; i0 += kTile) {
+      const int64_t i1 = std::min(rows, i0 + kTile);
+      for (int64_t j0 = 0; j0 < columns; j0 += kTile) {
+        const int64_t j1 = std::min(columns, j0 + kTile);
+        for (int64_t i = i0; i < i1; ++i) {
+#pragma omp simd
+          for (int64_t j = j0; j < j1; ++j) y[i * y_stride + j] = x[j * x_stride + i];
+        }
       }
     }
-  }
+  });
 }
 
 // Both views cut alike: dimensions in the order of y's memory, merged where both allow.

@@ -60,8 +60,8 @@ struct Offsets {
 inline Offsets locate(const ReducePlan& p, int64_t index, bool skip_last) {
   Offsets out;
   for (size_t d = p.kept.size() - (skip_last ? 1 : 0); d-- > 0;) {
-    const int64_t i = index % p.kept[d];
-    index /= p.kept[d];
+    const int64_t i = d == 0 ? index : index % p.kept[d];
+    if (d > 0) index /= p.kept[d];
     out.x += i * p.kept_x[d];
     out.y += i * p.kept_y[d];
   }
