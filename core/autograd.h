@@ -58,7 +58,7 @@ class Saved {
  public:
   // An input of the op, or any other tensor. An undefined tensor stays undefined.
   Saved(const Tensor& tensor);  // NOLINT: implicit, so that captures read [x = Saved(x)]
-  // The op's own result, held without a cycle.
+  // The op's own result. Capturing the result itself would make a circle that is never freed.
   static Saved result(const Tensor& tensor);
 
   // The tensor. Throws Error(kInvalidArgument) where it was changed in place since: the message

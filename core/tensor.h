@@ -42,6 +42,8 @@ struct BackwardOptions {
   // Keep what the graph saved, so that backward can run through it again.
   bool retain_graph = false;
   // Record the backward itself, so that gradients can be differentiated. Implies retain_graph.
+  // The grad of a leaf then holds a graph that holds the leaf: clear it (zero_grad) after use, or
+  // both stay in memory. Gradients from grad() have no such circle.
   bool create_graph = false;
 };
 

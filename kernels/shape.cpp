@@ -33,12 +33,23 @@ int64_t numel(const Shape& shape, std::string_view op) {
   return count;
 }
 
+namespace {
+
+// A stride that does not fit 64 bits belongs to an empty shape with huge other sizes (numel() lets
+// no other pass), where strides mean nothing.
+int64_t stride_product(int64_t a, int64_t b) {
+  int64_t product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? 0 : product;
+}
+
+}  // namespace
+
 Strides contiguous_strides(const Shape& shape) {
   Strides strides(shape.size());
   int64_t step = 1;
   for (size_t i = shape.size(); i-- > 0;) {
     strides[i] = step;
-    step *= std::max<int64_t>(shape[i], 1);
+    step = stride_product(step, std::max<int64_t>(shape[i], 1));
   }
   return strides;
 }
@@ -49,7 +60,8 @@ Strides channels_last_strides(const Shape& shape) {
   const int64_t c = std::max<int64_t>(shape[1], 1);
   const int64_t h = std::max<int64_t>(shape[2], 1);
   const int64_t w = std::max<int64_t>(shape[3], 1);
-  return {h * w * c, 1, w * c, c};
+  const int64_t row = stride_product(w, c);
+  return {stride_product(h, row), 1, row, c};
 }
 
 namespace {

@@ -78,6 +78,7 @@ TEST(Autograd, DifferentiatesAGradient) {
   (p * p).backward(Tensor(), {.create_graph = true});
   EXPECT_EQ(p.grad().item(), 2);
   EXPECT_EQ(grad({p.grad()}, {p})[0].item(), 2);
+  p.clear_grad();  // holds a graph that holds p
 }
 
 TEST(Autograd, DifferentiatesThreeTimes) {

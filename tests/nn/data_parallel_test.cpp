@@ -251,6 +251,7 @@ TEST(DataParallel, AveragesSecondOrderGradients) {
     net->p.clear_grad();
     sum(first * first).backward();  // 50 p on every rank, averaged
     EXPECT_NEAR(net->p.grad().item(), 150, 1e-4);
+    net->zero_grad();
   });
 }
 
