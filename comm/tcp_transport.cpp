@@ -281,7 +281,7 @@ void TcpTransport::raise_left(int peer, const Header& header) {
     const size_t have = exchange.received > sizeof(Header)
                             ? std::min(exchange.received - sizeof(Header), text.size())
                             : 0;
-    std::copy_n(exchange.payload.begin(), have, text.begin());
+    if (have > 0) std::memcpy(text.data(), exchange.payload.data(), have);
     read_full(mesh_.control[peer], text.data() + have, text.size() - have, deadline_after(kReason),
               op, concat("rank ", peer));
   } catch (const Error&) {
