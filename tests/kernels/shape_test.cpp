@@ -24,6 +24,14 @@ TEST(Shape, CountsElementsWithoutOverflow) {
   EXPECT_THROW(numel({2, -1}), Error);
 }
 
+// Strides of an empty shape overflowed, which an empty IDX file with huge other sizes showed.
+TEST(Shape, HasStridesForEmptyShapesOfAnySize) {
+  const int64_t huge = int64_t{1} << 40;
+  EXPECT_EQ(contiguous_strides({0, huge, huge}), (Strides{0, huge, 1}));
+  EXPECT_EQ(channels_last_strides({0, huge, huge, huge}), (Strides{0, 1, 0, huge}));
+  EXPECT_TRUE(is_contiguous({0, huge, huge}, contiguous_strides({0, huge, huge})));
+}
+
 TEST(Shape, KnowsMemoryOrders) {
   EXPECT_EQ(contiguous_strides({2, 3, 4}), (Strides{12, 4, 1}));
   EXPECT_EQ(channels_last_strides({2, 3, 4, 5}), (Strides{60, 1, 15, 3}));
