@@ -46,14 +46,24 @@ Node::~Node() {
 
 Saved::Saved(const Tensor& tensor) {
   if (!tensor.defined()) return;
-  // A constant is kept as it is now, whatever set_data() gives the caller's handle later.
-  tensor_ = tensor.requires_grad() ? tensor : tensor.detach();
-  if (!tensor.requires_grad()) tensor_.impl()->set_view(false);  // nobody sees it
+  storage_ = tensor.impl()->storage;
   version_ = tensor.version();
+  if (tensor.requires_grad() && tensor.is_leaf()) {
+    tensor_ = tensor;  // the leaf itself, for its gradient
+    return;
+  }
+  // What the tensor is now: an op in place, or set_data(), gives the caller's handle other memory.
+  tensor_ = tensor.detach();
+  tensor_.impl()->set_view(false);  // nobody sees it
+  tensor_.impl()->grad_fn = tensor.impl()->grad_fn;
 }
 
 Saved Saved::result(const Tensor& tensor) {
-  Saved saved(tensor.detach());  // a constant; connected to its node by get()
+  Saved saved;
+  saved.storage_ = tensor.impl()->storage;
+  saved.version_ = tensor.version();
+  saved.tensor_ = tensor.detach();  // a constant; connected to its node by get()
+  saved.tensor_.impl()->set_view(false);
   saved.is_result_ = true;
   return saved;
 }
@@ -61,14 +71,16 @@ Saved Saved::result(const Tensor& tensor) {
 Tensor Saved::get() const {
   if (!tensor_.defined()) return tensor_;
   const std::shared_ptr<Node> node = engine::current_node();
-  if (const uint64_t now = tensor_.version(); now != version_) {
+  const Storage& storage = *tensor_.impl()->storage;
+  const uint64_t now = tensor_.version();
+  if (now != version_ || &storage != storage_.get()) {
     const std::string_view op = node == nullptr ? "backward" : node->op;
-    throw Error(
-        ErrorCode::kInvalidArgument, op,
-        str_cat("backward of '", op, "' needs a tensor of shape ", to_string(tensor_.shape()),
-                " that was changed in place by '", tensor_.impl()->storage->last_change.load(),
-                "' after the op saved it: saved at version ", version_, ", now at version ", now,
-                "; change a clone() instead"));
+    throw Error(ErrorCode::kInvalidArgument, op,
+                str_cat("backward of '", op, "' needs a tensor of shape ",
+                        to_string(tensor_.shape()), " that was changed in place by '",
+                        &storage != storage_.get() ? "set_data" : storage.last_change.load(),
+                        "' after the op saved it: saved at version ", version_, ", now at version ",
+                        now, "; change a clone() instead"));
   }
   if (!is_result_ || node == nullptr || !grad_enabled()) return tensor_;
   Tensor connected = tensor_.detach();

@@ -56,6 +56,7 @@ class EnableGrad : public GradMode {
 // A tensor that a backward function needs, and a watch that it does not change until then.
 class Saved {
  public:
+  Saved() = default;  // an undefined tensor
   // An input of the op, or any other tensor. An undefined tensor stays undefined.
   Saved(const Tensor& tensor);  // NOLINT: implicit, so that captures read [x = Saved(x)]
   // The op's own result. Capturing the result itself would make a circle that is never freed.
@@ -67,6 +68,7 @@ class Saved {
 
  private:
   Tensor tensor_;
+  std::shared_ptr<Storage> storage_;  // of the tensor when it was saved
   uint64_t version_ = 0;
   bool is_result_ = false;
 };

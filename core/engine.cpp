@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "lockstep/core/ops/elementwise.h"
 #include "lockstep/core/ops/reduce.h"
 #include "lockstep/core/ops/shape_ops.h"
@@ -76,7 +77,8 @@ class Run {
   const Tensors* inputs_;
   Tensors found_;
   absl::flat_hash_map<const void*, std::vector<size_t>> wanted_;
-  std::vector<Node*> nodes_;  // held by the graph, which the outputs hold
+  absl::flat_hash_set<const Node*> ends_;  // nodes whose gradient is wanted, and nothing below
+  std::vector<Node*> nodes_;               // held by the graph, which the outputs hold
   absl::flat_hash_map<const Node*, Sum> sums_;
   absl::flat_hash_map<const TensorImpl*, Leaf> leaves_;
 };
@@ -136,7 +138,10 @@ Tensors Run::run(const Tensors& outputs, const Tensors& gradients) {
   std::sort(nodes_.begin(), nodes_.end(),
             [](const Node* a, const Node* b) { return a->sequence > b->sequence; });
   for (Node* node : nodes_) visit(*node);
-  for (size_t i = 0; i < callbacks.size(); ++i) callbacks[i]();  // a callback may queue another
+  for (size_t i = 0; i < callbacks.size(); ++i) {
+    const auto callback = std::move(callbacks[i]);  // it may queue another, which moves the list
+    callback();
+  }
   return std::move(found_);
 }
 
@@ -159,34 +164,43 @@ void Run::discover(const Edge& root) {
 void Run::keep_what_leads_to_inputs() {
   std::sort(nodes_.begin(), nodes_.end(),
             [](const Node* a, const Node* b) { return a->sequence < b->sequence; });
-  absl::flat_hash_map<const void*, bool> leads;
-  for (const Node* node : nodes_) {
-    bool any = is_wanted(node);
-    for (const Edge& edge : node->inputs) {
-      if (edge.leaf != nullptr) any = any || is_wanted(edge.leaf.get());
-      if (edge.node != nullptr) any = any || leads[edge.node.get()];
+  absl::flat_hash_set<const void*> reach;  // inputs, and nodes from which one is reached
+  const auto reaches = [&](const Edge& edge) {
+    return edge.needs_grad() && (is_wanted(place(edge)) || reach.contains(place(edge)));
+  };
+  std::vector<Node*> kept;
+  for (Node* node : nodes_) {
+    if (std::any_of(node->inputs.begin(), node->inputs.end(), reaches)) {
+      reach.insert(node);
+      kept.push_back(node);
+      continue;
     }
-    leads[node] = any;
-  }
-  for (const Node* node : nodes_) {
-    if (leads[node]) continue;
+    // Its gradient may be wanted, and nothing below it is: it is not run.
+    if (is_wanted(node)) {
+      ends_.insert(node);
+      kept.push_back(node);
+    }
     for (const Edge& edge : node->inputs) {
       if (edge.leaf != nullptr) --leaves_[edge.leaf.get()].uses;
     }
   }
-  std::erase_if(nodes_, [&](const Node* node) { return !leads[node]; });
+  nodes_ = std::move(kept);
 }
 
 void Run::visit(Node& node) {
   Tensor gradient = sums_[&node].take();
   Tensors gradients(node.inputs.size());
   if (gradient.defined()) {
-    for (const auto& hook : node.hooks) {
+    const std::vector<TensorImpl::Hook> hooks = node.hooks;  // a hook may change the list
+    for (const auto& hook : hooks) {
       if (Tensor changed = hook.on_gradient(gradient); changed.defined()) {
         gradient = first_gradient(gradient, changed, 0);
       }
     }
     give(&node, gradient);
+  }
+  if (ends_.contains(&node)) return;
+  if (gradient.defined()) {
     check(!node.released, node.op, [&] {
       return str_cat("backward runs a second time through '", node.op,
                      "', whose saved tensors were released by the first; pass retain_graph "

@@ -46,7 +46,9 @@ Tensor DataParallel::forward(const Tensor& x) {
   Tensor y = module_->forward(x);
   if (!y.requires_grad()) return y;
   // Backward passes here even on a rank whose loss reaches no parameter.
-  return record("data_parallel", y.detach(), {y},
+  Tensor out = y.detach();
+  out.impl()->set_view(false);  // y itself goes away
+  return record("data_parallel", out, {y},
                 [weak = std::weak_ptr<Reducer>(reducer_)](const Tensor& g) {
                   if (const auto reducer = weak.lock()) reducer->arm();
                   return Tensors{g};

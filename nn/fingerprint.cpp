@@ -14,7 +14,8 @@ namespace {
 
 std::string layout_line(const std::string& path, const Tensor& tensor) {
   const std::string_view dtype = name(tensor.dtype());
-  return str_cat("'", path, "' ", to_string(tensor.shape()), " ", dtype);
+  return str_cat("'", path, "' ", to_string(tensor.shape()), " ", dtype,
+                 tensor.requires_grad() ? " trainable" : "");
 }
 
 // The texts of all ranks, which may differ in length.

@@ -36,6 +36,7 @@ Reducer::Reducer(NamedTensors parameters, std::shared_ptr<comm::Communicator> gr
 
 Reducer::~Reducer() {
   for (Slot& slot : slots_) slot.parameter.remove_hook(slot.hook);
+  if (armed_) give_up();
 }
 
 bool Reducer::manages(const Tensor& parameter) const {
@@ -90,7 +91,7 @@ void Reducer::lay_out(const std::vector<size_t>& order) {
   reset();
 }
 
-void Reducer::reset() {
+void Reducer::reset() noexcept {
   for (Slot& slot : slots_) {
     slot.ready = false;
     slot.before = Tensor();
@@ -107,11 +108,41 @@ void Reducer::reset() {
 void Reducer::arm() {
   if (armed_ || !synchronise_ || !in_backward()) return;
   armed_ = true;
-  // Resets the reducer when this backward is over, also when it ends in an error.
-  const auto guard = std::shared_ptr<void>(nullptr, [weak = weak_from_this()](void*) {
-    if (const auto self = weak.lock()) self->reset();
+  if (!order_adopted_) first_order_.clear();
+  // Dropped with the callback, also when this backward ends in an error before its end.
+  struct Guard {
+    std::weak_ptr<Reducer> reducer;
+    bool finished = false;
+    ~Guard() {
+      const auto self = reducer.lock();
+      if (self != nullptr && !finished) self->give_up();
+    }
+  };
+  const auto guard = std::make_shared<Guard>();
+  guard->reducer = weak_from_this();
+  queue_backward_callback([this, guard] {
+    finish();
+    guard->finished = true;
+    reset();
   });
-  queue_backward_callback([this, guard] { finish(); });
+}
+
+// The other ranks wait for this backward's buckets, and the next backward's must not take their
+// place: they are told, and nobody reads or writes the buckets any more when this returns.
+void Reducer::give_up() noexcept {
+  try {
+    group_->abort("a backward failed on this rank before its gradients were averaged");
+  } catch (const std::exception&) {
+    // It is told by this rank's end at the latest.
+  }
+  for (Bucket& bucket : buckets_) {
+    try {
+      bucket.work.wait();
+    } catch (const std::exception&) {
+      // The work was cancelled, which is what was wanted.
+    }
+  }
+  reset();
 }
 
 void Reducer::on_accumulated(size_t i) {
@@ -195,7 +226,7 @@ int64_t Reducer::version_sum() const {
 
 std::vector<bool> Reducer::agree() {
   std::vector<int64_t> votes;
-  for (const Slot& slot : slots_) votes.push_back(slot.dirty ? 1 : 0);
+  for (const Slot& slot : slots_) votes.push_back(slot.dirty && slot.parameter.has_grad() ? 1 : 0);
   // Equal replicas are changed equally often. Where one was not (a checkpoint loaded on one rank
   // alone), the greatest and the least version differ, and the values are compared.
   const int64_t version = version_sum() - version_base_;

@@ -79,7 +79,8 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   int64_t version_sum() const;
   void lay_out(const std::vector<size_t>& order);
   void adopt_first_order();
-  void reset();
+  void reset() noexcept;
+  void give_up() noexcept;
 
   std::shared_ptr<comm::Communicator> group_;
   ReducerOptions options_;

@@ -14,10 +14,11 @@ kernels::Conv2dParams params(const Conv2dOptions& options) {
   return {options.stride, options.padding, options.dilation, options.groups};
 }
 
+// 0 where the kernel does not fit.
 int64_t output_size(int64_t input, int64_t kernel, size_t axis, const Conv2dOptions& options) {
-  return (input + 2 * options.padding[axis] - options.dilation[axis] * (kernel - 1) - 1) /
-             options.stride[axis] +
-         1;
+  const int64_t room =
+      input + 2 * options.padding[axis] - options.dilation[axis] * (kernel - 1) - 1;
+  return room < 0 ? 0 : room / options.stride[axis] + 1;
 }
 
 // The shape of conv2d's result. Throws Error(kInvalidArgument) that names `op`.

@@ -41,7 +41,8 @@ Tensor index_select(const Tensor& x, int64_t dim, const Tensor& index) {
 Tensor index_add(const Shape& shape, int64_t dim, const Tensor& index, const Tensor& x) {
   const int64_t axis = normalize_dim(dim, x.dim(), "index_add");
   Shape wanted = shape;
-  if (!wanted.empty()) wanted[static_cast<size_t>(axis)] = index.numel();
+  if (wanted.size() == x.shape().size() && x.dim() > 0)
+    wanted[static_cast<size_t>(axis)] = index.numel();
   check(x.dim() > 0 && x.shape() == wanted, "index_add",
         [&] { return str_cat("want x ", to_string(wanted), ", got ", to_string(x.shape())); });
   check_index("index_add", index, shape[static_cast<size_t>(axis)]);

@@ -93,6 +93,7 @@ Tensor max_pool2d(const Tensor& x, const Pool2dOptions& options) {
 
 Tensor avg_pool2d(const Tensor& x, const Pool2dOptions& options) {
   const kernels::Pool2dParams p = params(options);
+  check(p.dilation == std::array<int64_t, 2>{1, 1}, "avg_pool2d", "want no dilation");
   Tensor y = empty_in_order_of(x, output_shape("avg_pool2d", x, p), x.dtype());
   launch<kernels::AvgPool2d>(x.device(), x.view(), y.view(), p);
   const bool channels_last = x.is_channels_last() && !x.is_contiguous();

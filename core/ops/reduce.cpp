@@ -41,9 +41,9 @@ Tensor extreme(const Tensor& x, const Shape& dims, bool keepdim, const char* op)
   check(shape.count > 0, op, [&] {
     return str_cat("want at least one element to choose from, got shape ", to_string(x.shape()));
   });
-  Tensor y = Tensor::empty(shape.kept, x.options());
+  Tensor out = Tensor::empty(shape.result, x.options());
+  const Tensor y = alias(out, shape.kept, contiguous_strides(shape.kept), 0);
   launch<Kernel>(x.device(), x.view(), y.view());
-  Tensor out = alias(y, shape.result, contiguous_strides(shape.result), 0);
   return record(op, out, {x}, [x = Saved(x), y = Saved(y), kept = shape.kept](const Tensor& g) {
     Tensor share;  // 1 / how often the extreme value occurs, at its places
     {
@@ -65,9 +65,9 @@ Tensor extreme(const Tensor& x, const Shape& dims, bool keepdim, const char* op)
 Tensor sum(const Tensor& x, const Shape& dims, bool keepdim) {
   const Reduced shape = reduced(x, dims, keepdim, "sum");
   const DType dtype = is_floating(x.dtype()) ? x.dtype() : DType::kI64;
-  Tensor y = Tensor::empty(shape.kept, {dtype, x.device()});
-  launch<kernels::Sum>(x.device(), x.view(), y.view());
-  Tensor out = alias(y, shape.result, contiguous_strides(shape.result), 0);
+  Tensor out = Tensor::empty(shape.result, {dtype, x.device()});
+  launch<kernels::Sum>(x.device(), x.view(),
+                       alias(out, shape.kept, contiguous_strides(shape.kept), 0).view());
   return record("sum", out, {x}, [from = x.shape(), kept = shape.kept](const Tensor& g) {
     return Tensors{expand(reshape(g, kept), from)};
   });
@@ -99,9 +99,10 @@ Tensor argmax(const Tensor& x, int64_t dim, bool keepdim) {
   check(shape.count > 0, "argmax", [&] {
     return str_cat("want at least one element to choose from, got shape ", to_string(x.shape()));
   });
-  Tensor y = Tensor::empty(shape.kept, {DType::kI64, x.device()});
-  launch<kernels::ArgMax>(x.device(), x.view(), y.view());
-  return alias(y, shape.result, contiguous_strides(shape.result), 0);
+  Tensor out = Tensor::empty(shape.result, {DType::kI64, x.device()});
+  launch<kernels::ArgMax>(x.device(), x.view(),
+                          alias(out, shape.kept, contiguous_strides(shape.kept), 0).view());
+  return out;
 }
 
 Tensor sum_to(const Tensor& x, const Shape& shape) {

@@ -69,7 +69,10 @@ TEST(Autograd, GivesTheGradientOfAResultInTheMiddle) {
   Tensor x = leaf({3});
   const Tensor middle = x * x;
   const Tensor y = middle * x;
-  EXPECT_EQ(grad({y}, {middle})[0].item(), 3);
+  const Tensor gradient = grad({y}, {middle})[0];
+  EXPECT_EQ(gradient.item(), 3);
+  middle.backward(gradient);  // what made it was neither run nor released
+  EXPECT_EQ(x.grad().item(), 18);
 }
 
 // Case 10 of the public reports: the gradient's own derivative.
@@ -150,6 +153,16 @@ TEST(Autograd, RunsQueuedCallbacksAtTheEnd) {
   });
   (x * y).backward();
   EXPECT_TRUE(ran);
+  // Callbacks that queue further ones, with captures that live inside of them.
+  int64_t total = 0;
+  std::function<void(int)> chain = [&](int left) {
+    total += left;
+    if (left > 0) queue_backward_callback([&chain, left] { chain(left - 1); });
+  };
+  Tensor z = leaf({1});
+  z.register_post_accumulate_hook([&](const Tensor&) { chain(20); });
+  z.backward();
+  EXPECT_EQ(total, 210);
   EXPECT_THROW(queue_backward_callback([] {}), Error);
 }
 
@@ -232,6 +245,31 @@ TEST(AutogradMisuse, ChangeThroughAViewIsSeen) {
   const Tensor y = sum(x * factor);
   factor.narrow(0, 1, 1).fill_(0);
   EXPECT_THAT([&] { y.backward(); }, ThrowsMessage<Error>(HasSubstr("'fill_'")));
+}
+
+// A result that another op had saved took that op's saved tensor along when it was changed.
+TEST(Autograd, InPlaceInTheGraphLeavesWhatAnotherOpSaved) {
+  Tensor x = leaf({2});
+  Tensor y = x * 3.0;
+  const Tensor z = y * y;  // 9 x^2
+  y.add_(x);
+  z.backward();
+  EXPECT_EQ(x.grad().item(), 36);
+}
+
+TEST(AutogradMisuse, OtherDataUnderAGraphIsSeen) {
+  Tensor x = leaf({2});
+  const Tensor z = x * x;
+  x.set_data(Tensor::from<double>({5}, {1}));
+  EXPECT_THAT([&] { z.backward(); }, ThrowsMessage<Error>(HasSubstr("'set_data'")));
+}
+
+TEST(Autograd, SumsCanBeAddedToInPlace) {
+  Tensor x = leaf({1, 2});
+  Tensor loss = sum(x);
+  loss += sum(x * x);
+  loss.backward();
+  EXPECT_THAT(x.grad().to_vector<double>(), ElementsAre(3, 5));
 }
 
 TEST(AutogradMisuse, OutputThatNeedsNoGradientSaysSo) {

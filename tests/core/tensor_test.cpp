@@ -106,6 +106,21 @@ TEST(Tensor, RefusesOperandsThatDoNotFit) {
   EXPECT_THAT([&] { x* Tensor::zeros({3}, {DType::kF64}); },
               ThrowsMessage<Error>(AllOf(HasSubstr("[mul]"), HasSubstr("f32"), HasSubstr("f64"))));
   EXPECT_THAT([&] { matmul(x, x); }, ThrowsMessage<Error>(HasSubstr("(2, 3) and (2, 3)")));
+  EXPECT_THAT(
+      [] {
+        conv2d(Tensor::zeros({1, 1, 2, 2}), Tensor::zeros({1, 1, 3, 3}), Tensor(), {{2, 2}});
+      },
+      ThrowsMessage<Error>(HasSubstr("kernel that fits")));
+  EXPECT_THAT(
+      [] {
+        index_add({3}, 1, Tensor::arange(2), Tensor::zeros({3, 2}));
+      },
+      ThrowsMessage<Error>(HasSubstr("[index_add]")));
+  EXPECT_THAT(
+      [] {
+        avg_pool2d(Tensor::zeros({1, 1, 4, 4}), {.dilation = {2, 2}});
+      },
+      ThrowsMessage<Error>(HasSubstr("no dilation")));
   EXPECT_THAT([&] { x.data<double>(); }, ThrowsMessage<Error>(HasSubstr("want a tensor of f64")));
   EXPECT_THAT([&] { x.item(); }, ThrowsMessage<Error>(HasSubstr("one element")));
   EXPECT_THAT(

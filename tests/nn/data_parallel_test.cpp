@@ -289,6 +289,57 @@ TEST(DataParallel, NamesTheFirstDifferenceBetweenModels) {
       AllOf(HasSubstr("'scale'"), HasSubstr("'gain'")));
 }
 
+TEST(DataParallel, NamesParametersThatAreFrozenOnSomeRanksOnly) {
+  with_ranks(2, [](const Group& group) {
+    auto net = std::make_shared<Branches>();
+    (group->rank() == 0 ? net->left : net->right)->p.set_requires_grad(false);
+    EXPECT_THAT([&] { DataParallel(net, group); },
+                ThrowsMessage<Error>(AllOf(HasSubstr("'left.p'"), HasSubstr("trainable"))));
+  });
+}
+
+TEST(DataParallel, TellsTheOthersOfABackwardThatFailed) {
+  with_ranks(2, [](const Group& group) {
+    auto net = std::make_shared<Branches>();
+    DataParallelOptions options;
+    options.reducer.first_bucket_bytes = 1;
+    DataParallel model(net, group, options);
+    Tensor x = Tensor::ones({1}).set_requires_grad();
+    // The right branch's bucket goes out; then rank 0 fails before the left one's.
+    if (group->rank() == 0) {
+      x.register_hook(
+          [](const Tensor&) -> Tensor { throw Error(ErrorCode::kInternal, "hook", "it failed"); });
+    }
+    const Tensor middle = net->left->forward(x * 1.0);
+    const Tensor loss = sum(net->right->forward(middle));
+    try {
+      loss.backward();
+      if (group->rank() == 0) ADD_FAILURE() << "want an error";
+      // Rank 1 may have had its averages before rank 0 failed; the next backward tells it.
+      sum(model(x)).backward();
+      ADD_FAILURE() << "want an error";
+    } catch (const Error& error) {
+      EXPECT_NE(error.code(), ErrorCode::kTimeout) << error.what();
+    }
+  });
+}
+
+TEST(DataParallel, LeavesAClearedGradientNullAfterNoSync) {
+  with_ranks(2, [](const Group& group) {
+    auto net = std::make_shared<Branches>();
+    DataParallel model(net, group);
+    {
+      const auto no_sync = model.no_sync();
+      sum(model(Tensor::ones({1}))).backward();
+    }
+    net->zero_grad();
+    net->take_left = false;
+    sum(model(Tensor::ones({1}))).backward();
+    EXPECT_FALSE(net->left->p.has_grad());
+    EXPECT_TRUE(net->right->p.has_grad());
+  });
+}
+
 // Case 22 of the public reports.
 TEST(DataParallel, FindsValuesThatWereLoadedOnOneRankAlone) {
   with_ranks(2, [](const Group& group) {
