@@ -234,9 +234,22 @@ void run_ranks(int n, const std::function<void(Communicator&)>& fn, const Option
       if (first == nullptr) first = std::current_exception();
     }
   };
+  const int ranks_before = set_local_ranks(n);
   std::vector<std::thread> ranks;
-  for (int rank = 0; rank < n; ++rank) ranks.emplace_back(run, rank);
+  try {
+    for (int rank = 0; rank < n; ++rank) ranks.emplace_back(run, rank);
+  } catch (const std::exception& error) {
+    const std::lock_guard lock(mutex);
+    first = std::make_exception_ptr(
+        Error(ErrorCode::kInternal, "run_ranks",
+              concat("no thread for rank ", ranks.size(), " of ", n, ": ", error.what())));
+    // The ranks that run learn that the others left: their transports go.
+    for (size_t rank = ranks.size(); rank < transports.size(); ++rank) {
+      transports[rank]->leave({ErrorCode::kInternal, "run_ranks", "it could not be started"});
+    }
+  }
   for (std::thread& rank : ranks) rank.join();
+  set_local_ranks(ranks_before);
   if (first != nullptr) std::rethrow_exception(first);
 }
 

@@ -116,7 +116,7 @@ class Answering {
                                "a process");
       read_full(fd, &said, sizeof said, soon, kOp, "a rank");
       proved = true;
-    } catch (const Error&) {
+    } catch (const std::exception&) {
       // A stranger, or a rank that died: who waits for it will say so.
     }
     const std::lock_guard lock(mutex_);

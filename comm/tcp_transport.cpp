@@ -337,6 +337,7 @@ void TcpTransport::idle(bool to_send, bool to_receive) {
   const Deadline now = Clock::now();
   if (!is_idle_) {
     is_idle_ = true;
+    deadline_ = deadline_after(timeout());  // of this wait, not of the whole collective
     idle_since_ = now;
   }
   if (!crowded_ && now - idle_since_ < kSpin) {

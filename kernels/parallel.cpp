@@ -34,6 +34,8 @@ void set_num_threads(int threads) {
   override_threads.store(std::max(0, threads), std::memory_order_relaxed);
 }
 
-void set_local_ranks(int ranks) { ranks_here.store(std::max(1, ranks), std::memory_order_relaxed); }
+int set_local_ranks(int ranks) {
+  return ranks_here.exchange(std::max(1, ranks), std::memory_order_relaxed);
+}
 
 }  // namespace lockstep

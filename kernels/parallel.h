@@ -15,7 +15,8 @@ int num_threads();
 void set_num_threads(int threads);
 
 // Told by the communicator when a world is joined: how many ranks share this machine's cores.
-void set_local_ranks(int ranks);
+// Returns what it was.
+int set_local_ranks(int ranks);
 
 // Runs f(begin, end) over disjoint pieces that cover [0, n), on several threads when there are at
 // least `grain` items for each. Pieces depend on n, grain and num_threads() alone. f must not

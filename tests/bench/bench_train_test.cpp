@@ -2,46 +2,22 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <cstdio>
-#include <filesystem>
-#include <fstream>
-#include <nlohmann/json.hpp>
-#include <string>
+#include "program.h"
 
 namespace {
 
 using ::testing::HasSubstr;
 
-struct Ended {
-  int status = -1;
-  std::string text;  // of both its streams
-};
-
 Ended run(const std::string& arguments) {
-  FILE* pipe = popen((std::string(BENCH_TRAIN) + " " + arguments + " 2>&1").c_str(), "r");
-  if (pipe == nullptr) return {};
-  Ended ended;
-  for (int c = std::fgetc(pipe); c != EOF; c = std::fgetc(pipe)) {
-    ended.text += static_cast<char>(c);
-  }
-  const int status = pclose(pipe);
-  ended.status = WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
-  return ended;
+  return run_program(std::string(BENCH_TRAIN) + " " + arguments);
 }
 
 TEST(BenchTrain, MeasuresOneRankAndSeveral) {
-  const std::string json = std::filesystem::temp_directory_path() /
-                           ("lockstep-bench-train-" + std::to_string(getpid()) + ".json");
+  const std::string json = json_path("bench-train");
   const Ended ended = run("--ranks 3 --repetitions 2 --steps 2 --batch 4 --json " + json);
   ASSERT_EQ(ended.status, 0) << ended.text;
   EXPECT_THAT(ended.text, HasSubstr("speed-up"));
-  std::ifstream file(json);
-  const nlohmann::json written = nlohmann::json::parse(file);
-  file.close();
-  std::filesystem::remove(json);
+  const nlohmann::json written = take_json(json);
   ASSERT_EQ(written["results"].size(), 4u);
   for (const nlohmann::json& result : written["results"]) {
     EXPECT_EQ(result["library"], "Lockstep");

@@ -32,7 +32,6 @@ constexpr const char* kUsage =
     "options:\n"
     "  -n N               how many ranks (may be more than there are cores)\n"
     "  --log-dir DIR      writes each rank's output to DIR/rank-0.log and so on, too\n"
-    "  --timeline FILE    writes a timeline of the run: LOCKSTEP_TIMELINE=FILE\n"
     "  --grace SECONDS    how long the other ranks may go on after one has failed, before\n"
     "                     SIGTERM, and again before SIGKILL (3)\n"
     "  --help             prints this\n"
@@ -47,7 +46,6 @@ constexpr int kCannotExecute = 127;  // the shells' status for it
 struct Options {
   int ranks = 0;
   std::string log_dir;
-  std::string timeline;
   double grace_seconds = 3;
   std::vector<std::string> program;  // with its arguments; empty: --help was asked for
 };
@@ -76,8 +74,6 @@ Options parse(const std::vector<std::string>& arguments) {
       }
     } else if (option == "--log-dir") {
       options.log_dir = value(option);
-    } else if (option == "--timeline") {
-      options.timeline = value(option);
     } else if (option == "--grace") {
       const std::string& text = value(option);
       if (!comm::parse_number(text, options.grace_seconds) || !(options.grace_seconds >= 0) ||
@@ -124,7 +120,6 @@ std::vector<std::vector<std::string>> environments(const Options& options, int s
   variables["LOCKSTEP_JOB"] = job;
   variables["MASTER_ADDR"] = "127.0.0.1";
   variables["MASTER_PORT"] = master_port;
-  if (!options.timeline.empty()) variables["LOCKSTEP_TIMELINE"] = options.timeline;
 
   std::vector<std::vector<std::string>> out(static_cast<size_t>(options.ranks));
   for (size_t rank = 0; rank < out.size(); ++rank) {
