@@ -80,18 +80,29 @@ void DataParallel::check_parameters() const {
   if (wrapped_.size() > common) fail(wrapped_[common].first, "removed");
 }
 
-// A graph may still need a buffer's present values, so other values go into new memory.
+// All buffers in one collective. A graph may still need a buffer's present values, so other values
+// go into new memory.
 void DataParallel::broadcast_buffers() const {
   NoGrad no_grad;
-  for (auto& [path, buffer] : module_->named_buffers()) {
-    Tensor values = buffer.contiguous();
-    if (values.shares_storage(buffer)) values = values.clone();
-    group_->broadcast(values.view().data, values.numel(), values.dtype(), 0).wait();
-    const Tensor mine = buffer.contiguous();
-    if (std::memcmp(mine.view().data, values.view().data, static_cast<size_t>(values.nbytes())) !=
-        0) {
+  NamedTensors buffers = module_->named_buffers();
+  if (buffers.empty()) return;
+  std::vector<char> packed;
+  for (auto& [path, buffer] : buffers) {
+    const Tensor dense = buffer.contiguous();
+    const auto* bytes = static_cast<const char*>(dense.view().data);
+    packed.insert(packed.end(), bytes, bytes + dense.nbytes());
+  }
+  const std::vector<char> mine = packed;
+  group_->broadcast(packed.data(), static_cast<int64_t>(packed.size()), DType::kU8, 0).wait();
+  size_t offset = 0;
+  for (auto& [path, buffer] : buffers) {
+    const auto bytes = static_cast<size_t>(buffer.nbytes());
+    if (std::memcmp(mine.data() + offset, packed.data() + offset, bytes) != 0) {
+      const Tensor values = Tensor::empty(buffer.shape(), buffer.options());
+      std::memcpy(values.view().data, packed.data() + offset, bytes);
       buffer.set_data(values);
     }
+    offset += bytes;
   }
 }
 
