@@ -342,7 +342,7 @@ struct Pow : BinaryDefaults {
 struct Maximum : BinaryDefaults {
   static constexpr std::string_view kName = "maximum";
   static constexpr bool kUsesOperands = true;
-  LOCKSTEP_FWD { return (a > b) | (a != a) ? a : b; }
+  LOCKSTEP_FWD { return ((a > b) | (a != a)) ? a : b; }
   LOCKSTEP_VJP_OF(a) { return share(g, gt(a, b), eq(a, b)); }
   LOCKSTEP_VJP_OF(b) { return share(g, gt(b, a), eq(a, b)); }
 
@@ -356,7 +356,7 @@ struct Maximum : BinaryDefaults {
 struct Minimum : BinaryDefaults {
   static constexpr std::string_view kName = "minimum";
   static constexpr bool kUsesOperands = true;
-  LOCKSTEP_FWD { return (a < b) | (a != a) ? a : b; }
+  LOCKSTEP_FWD { return ((a < b) | (a != a)) ? a : b; }
   LOCKSTEP_VJP_OF(a) { return Maximum::share(g, lt(a, b), eq(a, b)); }
   LOCKSTEP_VJP_OF(b) { return Maximum::share(g, lt(b, a), eq(a, b)); }
 };

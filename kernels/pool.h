@@ -17,8 +17,8 @@ struct Pool2dParams {
   bool count_include_pad = true;             // of the average alone: padding counts as zeros
 };
 
-// All of these take floating dtypes and any strides. Channels-last memory is fast; windows over other
-// orders go through a copy in that order.
+// All of these take floating dtypes and any strides. Channels-last memory is fast; windows over
+// other orders go through a copy in that order.
 
 // y (N, C, H', W') is the largest value of each window of x, places (i32, y's shape) where in its
 // plane that stands: h * W + w, the first of equals. A NaN in a window is its maximum.

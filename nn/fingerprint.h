@@ -16,8 +16,9 @@ uint64_t fingerprint(const Tensor& tensor);
 // One number for all of them, in order.
 uint64_t fingerprint(const NamedTensors& tensors);
 
-// Collective. Compares names, shapes, dtypes and requires_grad over the group. Throws Error(kMismatch) on every
-// rank, with the same text: it names the first entry that differs, and what each side has.
+// Collective. Compares names, shapes, dtypes and requires_grad over the group. Throws
+// Error(kMismatch) on every rank, with the same text: it names the first entry that differs, and
+// what each side has.
 void check_same_layout(const NamedTensors& tensors, comm::Communicator& group, std::string_view op);
 
 // Collective. Compares the values bit by bit through their fingerprints. REQUIRES the same layout

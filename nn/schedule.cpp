@@ -66,7 +66,8 @@ StepLR::StepLR(Optimizer& optimizer, const StepLROptions& options)
 }
 
 double StepLR::lr_at(double base_lr, int64_t steps) const {
-  return base_lr * std::pow(options_.gamma, static_cast<double>(steps / options_.step_size));
+  const int64_t drops = steps / options_.step_size;
+  return base_lr * std::pow(options_.gamma, static_cast<double>(drops));
 }
 
 CosineAnnealingLR::CosineAnnealingLR(Optimizer& optimizer, const CosineAnnealingLROptions& options)

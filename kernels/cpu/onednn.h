@@ -28,7 +28,8 @@ int announce_threads();
 // that ranks that are threads neither wait for each other nor share scratch memory.
 template <class T, class Make>
 const T& cached(const std::string& key, const Make& make) {
-  // Shapes repeat from step to step; a program that never repeats one starts over from time to time.
+  // Shapes repeat from step to step; a program that never repeats one starts over from time to
+  // time.
   constexpr size_t kMostEntries = 512;
   thread_local std::unordered_map<std::string, T> cache;
   const auto found = cache.find(key);

@@ -61,13 +61,13 @@ constexpr A highest() {
 template <class A>
 struct MaxRule {
   static constexpr A kIdentity = lowest<A>();
-  static LOCKSTEP_INLINE A join(A a, A b) { return (a > b) | (a != a) ? a : b; }
+  static LOCKSTEP_INLINE A join(A a, A b) { return ((a > b) | (a != a)) ? a : b; }
 };
 
 template <class A>
 struct MinRule {
   static constexpr A kIdentity = highest<A>();
-  static LOCKSTEP_INLINE A join(A a, A b) { return (a < b) | (a != a) ? a : b; }
+  static LOCKSTEP_INLINE A join(A a, A b) { return ((a < b) | (a != a)) ? a : b; }
 };
 
 // Joins n elements at a stride. Partial results stand side by side in `part`, which the compiler

@@ -20,7 +20,6 @@ namespace {
 
 constexpr const char* kOp = "read_idx";
 constexpr size_t kMaxDims = 8;
-constexpr size_t kMaxHeaderBytes = 4 + 4 * kMaxDims;
 // The most bytes that one byte of deflate's output format stands for: 258 for two bits (RFC 1951).
 constexpr uint64_t kMaxExpansion = 1032;
 

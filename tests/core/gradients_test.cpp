@@ -182,9 +182,8 @@ TEST(Gradients, EqualDifferencesToTheSecondOrder) {
 TEST(Gradcheck, FindsAWrongGradient) {
   const auto wrong = [](const Tensors& x) {
     const Tensor y = exp(x[0].detach());
-    return record("wrong", y, {x[0]}, [y = Saved::result(y)](const Tensor& g) {
-      return Tensors{g * y.get() * 1.01};
-    });
+    return record("wrong", y, {x[0]},
+                  [y = Saved::result(y)](const Tensor& g) { return Tensors{g * y.get() * 1.01}; });
   };
   EXPECT_NE(gradcheck(wrong, {sample({3})}), "");
 }

@@ -421,6 +421,7 @@ TEST(DataParallel, EqualsTrainingOnTheWholeBatch) {
     };
     auto alone = build();
     train(*alone, *alone, 0, 1);
+    const auto expected = values_of(alone->parameters());
     with_ranks(ranks, [&](const Group& group) {
       auto net = build();
       DataParallel model(net, group, options);
@@ -428,7 +429,7 @@ TEST(DataParallel, EqualsTrainingOnTheWholeBatch) {
       model.check_in_lockstep();
       for (size_t i = 0; i < net->parameters().size(); ++i) {
         EXPECT_THAT(net->parameters()[i].to_vector<float>(),
-                    Pointwise(NearWithin(2e-5), alone->parameters()[i].to_vector<float>()))
+                    Pointwise(NearWithin(2e-5), expected[i]))
             << "round " << round << ", " << net->named_parameters()[i].first;
       }
     });
