@@ -98,9 +98,8 @@ TEST_F(FashionMnistTest, RefusesFilesThatDoNotBelongTogether) {
 }
 
 TEST(FashionMnist, HasItsSixtyThousandPictures) {
-  if (!std::filesystem::exists(FashionMnist::kDefaultDirectory)) {
-    GTEST_SKIP() << "Debian's package dataset-fashion-mnist is not installed";
-  }
+  ASSERT_TRUE(std::filesystem::exists(FashionMnist::kDefaultDirectory))
+      << "this test reads Debian's package dataset-fashion-mnist: third_party/install.sh data";
   const FashionMnist dataset(FashionMnist::Split::kTrain);
   ASSERT_EQ(dataset.size(), 60000);
   std::array<int, 10> counts{};
