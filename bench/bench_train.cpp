@@ -167,14 +167,19 @@ std::vector<double> read_seconds(const std::string& text, const Options& options
   return seconds;
 }
 
+// The job is as fast as its slowest rank over the whole turn. Step by step the slowest would be
+// counted twice: what one rank loses after a step's last meeting, the other waits for in the next.
 void take_turn(Contender& contender, const Options& options) {
-  std::vector<double> slowest(static_cast<size_t>(options.steps), 0);
+  double total = 0;
+  Spread slowest;
   for (const std::string& text : bench::run_job(contender.ranks, contender.command)) {
     const std::vector<double> seconds = read_seconds(text, options);
-    for (size_t i = 0; i < slowest.size(); ++i) slowest[i] = std::max(slowest[i], seconds[i]);
+    const double sum = std::accumulate(seconds.begin(), seconds.end(), 0.0);
+    if (sum <= total) continue;
+    total = sum;
+    slowest = spread_of(seconds);
   }
-  const double total = std::accumulate(slowest.begin(), slowest.end(), 0.0);
-  contender.step_ms.push_back(1e3 * spread_of(slowest).median);
+  contender.step_ms.push_back(1e3 * slowest.median);
   contender.images_per_second.push_back(contender.ranks * options.batch * options.steps / total);
 }
 
