@@ -9,8 +9,8 @@
 namespace lockstep::comm {
 namespace {
 
-constexpr std::array<std::string_view, 5> kKinds = {"barrier", "all_reduce", "reduce_scatter",
-                                                    "all_gather", "broadcast"};
+constexpr std::array<std::string_view, 6> kKinds = {"barrier",    "all_reduce", "reduce_scatter",
+                                                    "all_gather", "broadcast",  "split"};
 constexpr std::array<std::string_view, 4> kAlgorithms = {"", "ring", "two_shot", "one_shot"};
 
 }  // namespace
@@ -39,7 +39,7 @@ std::string_view Request::name() const {
 
 std::string Request::text() const {
   std::string out(name());
-  if (kind == Kind::kBarrier) return out;
+  if (kind == Kind::kBarrier || kind == Kind::kSplit) return out;
   if (kind == Kind::kAllReduce || kind == Kind::kReduceScatter) {
     out += concat(" ", kernels::name(op));
   }
@@ -59,6 +59,7 @@ Blocks Collective::blocks(int ranks) const {
       return Blocks::of_all(request.count, ranks);
     case Kind::kReduceScatter:
     case Kind::kAllGather:
+    case Kind::kSplit:
       return Blocks::of_each(request.count, ranks);
     case Kind::kBroadcast:
     case Kind::kBarrier:
@@ -74,7 +75,7 @@ int64_t Collective::send_bytes(int ranks) const {
 
 int64_t Collective::recv_bytes(int ranks) const {
   const int64_t own = request.count * element_size();
-  return request.kind == Kind::kAllGather ? own * ranks : own;
+  return gathers() ? own * ranks : own;
 }
 
 Algorithm parse_algorithm(std::string_view text, std::string_view what) {

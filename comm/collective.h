@@ -18,6 +18,7 @@ enum class Kind : uint8_t {
   kReduceScatter = 2,
   kAllGather = 3,
   kBroadcast = 4,
+  kSplit = 5,  // what the ranks tell each other in split(): an all-gather
 };
 
 // Ways to run a collective. kAuto is the choice of the transport, by size.
@@ -53,6 +54,8 @@ struct Collective {
   bool folds() const {
     return request.kind == Kind::kAllReduce || request.kind == Kind::kReduceScatter;
   }
+  // Every rank ends with what every rank gave, in order.
+  bool gathers() const { return request.kind == Kind::kAllGather || request.kind == Kind::kSplit; }
   // How the collective's elements lie in blocks: by rank, or for a broadcast and a barrier in one.
   Blocks blocks(int ranks) const;
   kernels::FoldSpec fold(int ranks) const { return {request.dtype, request.op, ranks}; }

@@ -67,8 +67,11 @@ void Work::wait() {
 
 bool Work::done() const { return operation_ == nullptr || operation_->finished.load(); }
 
-Communicator::Communicator(std::shared_ptr<OperationQueue> queue, Algorithm algorithm)
-    : queue_(std::move(queue)), algorithm_(algorithm) {}
+Communicator::Communicator(std::shared_ptr<OperationQueue> queue, Algorithm algorithm,
+                           Lineage lineage)
+    : queue_(std::move(queue)),
+      algorithm_(algorithm),
+      lineage_(std::make_unique<const Lineage>(std::move(lineage))) {}
 
 Communicator::~Communicator() { queue_->close(); }
 

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "lockstep/comm/store.h"
 #include "lockstep/comm/world.h"
@@ -19,6 +20,7 @@ using ReduceOp = kernels::FoldOp;
 
 class OperationQueue;
 struct Collective;
+struct Lineage;
 struct Operation;
 enum class Algorithm : uint8_t;
 
@@ -71,6 +73,8 @@ struct Options {
 // not come in time, kCancelled after abort(). After any of these all later work fails with the
 // first error, and the contents of the buffers are undefined. A call itself throws
 // kInvalidArgument where its arguments have no meaning, and leaves the communicator as it was.
+// Messages speak of this group's ranks; those of a group whose ranks have other numbers in the
+// world say at their end which (world_rank()).
 //
 // Thread safety: one thread at a time calls collectives; Work and abort() may be used from any.
 class Communicator {
@@ -83,6 +87,10 @@ class Communicator {
 
   int rank() const;
   int size() const;
+  // The number that `rank` of this group has in the world: the group that init(), connect() or
+  // run_ranks() made and this one descends from.
+  int world_rank(int rank) const;
+  int world_rank() const { return world_rank(rank()); }
 
   // recv[i] = the fold of every rank's send[i].
   Work all_reduce(const void* send, void* recv, int64_t count, DType dtype, ReduceOp op);
@@ -104,6 +112,20 @@ class Communicator {
   // valid after the communicator is gone. Throws Error(kOutOfMemory).
   std::shared_ptr<void> allocate(size_t bytes);
 
+  // Parts the group, as MPI_Comm_split does: a new communicator for the ranks of each color, who
+  // are numbered in it by key, and by rank where keys are the same. A color is 0 or more; a rank
+  // that gives kNoColor takes part in the call and gets a null pointer. The new groups have this
+  // one's transport (chosen anew where nothing named it), algorithm and timeout, and are in no way
+  // bound to it: each has its own queue, and they may be parted in their turn.
+  //
+  // Every rank calls it, in order with the collectives; returns when all of it is done, after what
+  // this rank has queued before. Where it fails on one rank it fails on all. Throws what
+  // Work::wait() and connect() throw. Between processes it needs the job's store.
+  std::shared_ptr<Communicator> split(int color, int key = 0);
+  static constexpr int kNoColor = -1;
+  // The same ranks once more, so that two parts of a program do not disturb each other's order.
+  std::shared_ptr<Communicator> duplicate() { return split(0); }
+
   // "thread", "shm" or "tcp".
   std::string transport() const;
   std::chrono::milliseconds timeout() const;
@@ -114,11 +136,15 @@ class Communicator {
 
  private:
   friend struct CommunicatorMaker;
-  Communicator(std::shared_ptr<OperationQueue> queue, Algorithm algorithm);
+  Communicator(std::shared_ptr<OperationQueue> queue, Algorithm algorithm, Lineage lineage);
   Work start(const Collective& collective, const void* in_place, const void* must_be);
+  // Every rank's `mine`, in order.
+  template <class T>
+  std::vector<T> tell_all(const T& mine);
 
   const std::shared_ptr<OperationQueue> queue_;
   const Algorithm algorithm_;
+  const std::unique_ptr<const Lineage> lineage_;
 };
 
 // The group of all ranks, from the environment (world.h); of this process alone where there is no

@@ -2,19 +2,31 @@
 
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "lockstep/comm/communicator.h"
 #include "lockstep/comm/operation_queue.h"
 
 namespace lockstep::comm {
 
+// Where a communicator comes from: what its descendants are made of.
+struct Lineage {
+  std::shared_ptr<Store> store;  // null between threads, and for one rank
+  Options options;
+  std::vector<int> world_ranks;  // by rank
+};
+
+// 0, 1, ..., n - 1: the lineage of a world.
+std::vector<int> ranks_up_to(int n);
+
 // The one way to a communicator: from a transport whose ranks are connected.
 struct CommunicatorMaker {
   static std::shared_ptr<Communicator> make(std::unique_ptr<Transport> transport,
-                                            Algorithm algorithm) {
-    auto queue = std::make_shared<OperationQueue>(std::move(transport));
-    return std::shared_ptr<Communicator>(new Communicator(std::move(queue), algorithm));
-  }
+                                            Algorithm algorithm, Lineage lineage);
 };
+
+// connect() for a group whose ranks have other numbers in the world; options.name is the group's.
+std::shared_ptr<Communicator> connect_group(const World& group, std::shared_ptr<Store> store,
+                                            const Options& options, std::vector<int> world_ranks);
 
 }  // namespace lockstep::comm

@@ -8,6 +8,7 @@
 #include <exception>
 #include <fstream>
 #include <mutex>
+#include <numeric>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -179,19 +180,48 @@ std::unique_ptr<Transport> meet(const World& world, std::shared_ptr<Store> store
 
 }  // namespace
 
+std::vector<int> ranks_up_to(int n) {
+  std::vector<int> ranks(n);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+std::shared_ptr<Communicator> CommunicatorMaker::make(std::unique_ptr<Transport> transport,
+                                                      Algorithm algorithm, Lineage lineage) {
+  std::string about_ranks;
+  if (lineage.world_ranks != ranks_up_to(transport->size())) {
+    about_ranks = transport->size() == 1 ? " (rank 0 of this group is rank "
+                                         : " (the ranks of this group are, in order, ranks ";
+    for (const int rank : lineage.world_ranks) {
+      about_ranks += concat(rank == lineage.world_ranks.front() ? "" : ", ", rank);
+    }
+    about_ranks += " of the world)";
+  }
+  auto queue = std::make_shared<OperationQueue>(std::move(transport), std::move(about_ranks));
+  return std::shared_ptr<Communicator>(
+      new Communicator(std::move(queue), algorithm, std::move(lineage)));
+}
+
 std::shared_ptr<Communicator> connect(const World& world, std::shared_ptr<Store> store,
                                       const Options& options) {
   check(world.size >= 1 && world.rank >= 0 && world.rank < world.size, kOp, [&] {
     return concat("want a rank in [0, world size), got rank ", world.rank, " of ", world.size);
   });
-  if (world.size > 1) {
-    std::unique_ptr<Transport> transport = meet(world, std::move(store), options);
-    return CommunicatorMaker::make(std::move(transport), algorithm_of(options));
+  return connect_group(world, std::move(store), options, ranks_up_to(world.size));
+}
+
+std::shared_ptr<Communicator> connect_group(const World& group, std::shared_ptr<Store> store,
+                                            const Options& options, std::vector<int> world_ranks) {
+  std::unique_ptr<Transport> transport;
+  if (group.size > 1) {
+    transport = meet(group, store, options);
+  } else {
+    transport_name(options);
+    transport = std::move(make_thread_transports(1, timeout_of(options))[0]);
   }
-  transport_name(options);
   const Algorithm algorithm = algorithm_of(options);
-  return CommunicatorMaker::make(std::move(make_thread_transports(1, timeout_of(options))[0]),
-                                 algorithm);
+  return CommunicatorMaker::make(std::move(transport), algorithm,
+                                 {std::move(store), options, std::move(world_ranks)});
 }
 
 std::shared_ptr<Communicator> init(const Options& options) {
@@ -223,7 +253,8 @@ void run_ranks(int n, const std::function<void(Communicator&)>& fn, const Option
     try {
       std::shared_ptr<Communicator> communicator;
       if (threads) {
-        communicator = CommunicatorMaker::make(std::move(transports[rank]), algorithm);
+        communicator = CommunicatorMaker::make(std::move(transports[rank]), algorithm,
+                                               {nullptr, options, ranks_up_to(n)});
       } else {
         World world{rank, n, rank, n, "127.0.0.1", server->port(), true, token, ""};
         communicator = connect(world, Store::connect(world, timeout_of(options)), options);

@@ -14,7 +14,7 @@ void finish_one_shot(const Collective& collective, int rank, int size, int64_t f
   const int64_t element = collective.element_size();
   auto* recv = static_cast<std::byte*>(collective.recv);
   if (!collective.folds()) {
-    const bool gather = request.kind == Kind::kAllGather;
+    const bool gather = collective.gathers();
     for (int peer = 0; peer < size; ++peer) {
       if (!gather && peer != request.root) continue;
       std::byte* to = recv + (gather ? peer * request.count + first : first) * element;

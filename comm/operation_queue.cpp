@@ -40,8 +40,8 @@ Failure Failure::current(std::string_view op) {
 
 void Failure::raise() const { throw Error(code, op, message); }
 
-OperationQueue::OperationQueue(std::unique_ptr<Transport> transport)
-    : transport_(std::move(transport)) {}
+OperationQueue::OperationQueue(std::unique_ptr<Transport> transport, std::string about_ranks)
+    : transport_(std::move(transport)), about_ranks_(std::move(about_ranks)) {}
 
 std::shared_ptr<Operation> OperationQueue::submit(Collective collective) {
   auto operation = std::make_shared<Operation>();
@@ -82,7 +82,10 @@ void OperationQueue::wait(Operation& operation) {
       }
     }
   }
-  if (operation.failure) operation.failure->raise();
+  if (!operation.failure) return;
+  Failure failure = *operation.failure;
+  failure.message += about_ranks_;
+  failure.raise();
 }
 
 void OperationQueue::run_next(std::unique_lock<std::mutex>& lock, bool in_worker) {

@@ -27,7 +27,8 @@ struct Operation {
 // collective: then the caller goes on with something else, and large work is begun at once.
 class OperationQueue {
  public:
-  explicit OperationQueue(std::unique_ptr<Transport> transport);
+  // `about_ranks` ends the message of every failure: who the ranks of this group are. May be empty.
+  OperationQueue(std::unique_ptr<Transport> transport, std::string about_ranks);
   // REQUIRES: close() was called.
   ~OperationQueue() = default;
   OperationQueue(const OperationQueue&) = delete;
@@ -52,6 +53,7 @@ class OperationQueue {
   void work();
 
   const std::unique_ptr<Transport> transport_;
+  const std::string about_ranks_;
   std::mutex mutex_;  // guards what follows
   std::deque<std::shared_ptr<Operation>> pending_;
   std::optional<Failure> failure_;  // the first

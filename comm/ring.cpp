@@ -221,9 +221,10 @@ void run_ring(const Collective& collective, int rank, int size, RingLink& link) 
     }
     case Kind::kAllReduce:
     case Kind::kReduceScatter:
-    case Kind::kAllGather: {
+    case Kind::kAllGather:
+    case Kind::kSplit: {
       ReducePlan plan(collective, rank, size);
-      if (collective.request.kind == Kind::kAllGather) {
+      if (collective.gathers()) {
         const auto bytes = static_cast<size_t>(collective.send_bytes(size));
         std::byte* own = static_cast<std::byte*>(collective.recv) + rank * collective.send_bytes(1);
         if (own != collective.send) std::memcpy(own, collective.send, bytes);

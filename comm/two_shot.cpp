@@ -131,7 +131,7 @@ void SharedGroup::direct(const Collective& collective) {
                          std::min(look, end - at));
       left = somebody_left();
     }
-  } else if (kind == Kind::kAllGather) {
+  } else if (collective.gathers()) {
     const int64_t bytes = blocks.size * element;
     for (int i = 0; i < size(); ++i) {
       const int peer = (rank() + i) % size();
@@ -158,7 +158,7 @@ void SharedGroup::staged(const Collective& collective) {
   staging.inner = align_down(staging.scatters ? staging.part / size() : staging.part);
   staging.chunk = staging.inner / element;
   staging.steps = (staging.blocks.size + staging.chunk - 1) / staging.chunk;
-  if (kind == Kind::kAllGather) {
+  if (collective.gathers()) {
     auto* own = static_cast<std::byte*>(collective.recv) + staging.blocks.begin(rank()) * element;
     const auto bytes = static_cast<size_t>(staging.blocks.size * element);
     if (own != collective.send) std::memcpy(own, collective.send, bytes);
