@@ -129,8 +129,7 @@ TEST_P(Splits, IsInOrderWithTheOtherCollectives) {
           }
         },
         ErrorCode::kMismatch);
-    EXPECT_THAT(what, AllOf(HasSubstr("ranks 0, 1 asked for split"),
-                            HasSubstr("rank 2 asked for barrier")));
+    EXPECT_THAT(what, AllOf(HasSubstr("asked for split"), HasSubstr("rank 2 asked for barrier")));
   });
 }
 
