@@ -17,6 +17,8 @@ TRAIN_ARGS ?=
 BENCH_TRAIN_ARGS ?=
 CTEST_ARGS ?=
 CMAKE_ARGS ?=
+FUZZ_RUNS ?= 200000
+FUZZERS ?= $(patsubst tests/fuzz/%.cpp,%,$(wildcard tests/fuzz/fuzz_*.cpp))
 
 BIN := build/$(PRESET)/bin
 SOURCES = $(shell find kernels core comm nn bench examples tools tests -name '*.h' -o -name '*.cpp')
@@ -66,7 +68,7 @@ test: ## runs every test (CTEST_ARGS)
 	@$(call test,$(PRESET))
 
 .PHONY: check
-check: check-format check-lint check-asan check-tsan ## format, lint, and the tests under sanitizers
+check: check-format check-lint check-asan check-tsan check-fuzz ## format, lint, the tests under sanitizers, fuzzers
 
 .PHONY: check-format
 check-format: ## the first part of check: is every file as clang-format 14 writes it?
@@ -98,6 +100,19 @@ check-tsan: ## the fourth part: tests with ThreadSanitizer
 	@$(call set_up,build data)
 	@$(call test,tsan)
 
+# What is found lies in build/fuzz; tests/fuzz/corpus keeps small inputs alone, and is not written to.
+.PHONY: check-fuzz
+check-fuzz: ## the fifth part: each fuzzer of tests/fuzz/ for a while (FUZZ_RUNS, FUZZERS)
+	@$(call set_up,build check)
+	@$(call build,fuzz,$(FUZZERS))
+	@for fuzzer in $(FUZZERS); do
+	  echo "check: $$fuzzer, $(FUZZ_RUNS) inputs"
+	  mkdir -p build/fuzz/corpus/$$fuzzer
+	  build/fuzz/bin/$$fuzzer -runs=$(FUZZ_RUNS) -artifact_prefix=build/fuzz/$$fuzzer- -timeout=20 \
+	    -print_final_stats=1 build/fuzz/corpus/$$fuzzer tests/fuzz/corpus/$${fuzzer#fuzz_} 2>&1 |
+	    tee build/fuzz/$$fuzzer.log | grep -E '^(==|.*(ERROR|SUMMARY|number_of_executed_units))'
+	done
+
 .PHONY: peers
 peers: ## measures Gloo, Open MPI and PyTorch beside Lockstep, installing them where possible
 	@$(call set_up,build)
@@ -114,4 +129,4 @@ help: ## prints this
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 	@echo
 	@echo "variables: PRESET JOBS RANKS EPOCHS OUT TRANSPORTS TRAIN_ARGS BENCH_ARGS"
-	@echo "           BENCH_TRAIN_ARGS CTEST_ARGS CMAKE_ARGS, as in: make train EPOCHS=1 RANKS=1"
+	@echo "           BENCH_TRAIN_ARGS CTEST_ARGS CMAKE_ARGS FUZZ_RUNS, as in: make train EPOCHS=1 RANKS=1"

@@ -1,4 +1,5 @@
-// The store's server: one thread, one poll loop, a small state machine per connection.
+// The store's server: one thread, one poll loop, a handshake per connection, then a table of
+// values.
 
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -7,14 +8,19 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <limits>
+#include <cstring>
 #include <map>
-#include <set>
+#include <memory>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "lockstep/comm/auth.h"
 #include "lockstep/comm/store.h"
+#include "lockstep/comm/store_table.h"
 #include "lockstep/comm/store_wire.h"
+#include "lockstep/comm/text.h"
+#include "lockstep/kernels/error.h"
 
 namespace lockstep::comm {
 namespace {
@@ -35,19 +41,6 @@ struct Connection {
   std::string in;     // received, not yet handled
   std::string out;    // to be sent
   size_t sent = 0;
-  StoreOp waits = StoreOp::kGiveUp;  // kGet or kBarrier while such a call waits
-  std::string waits_for;             // its key or name
-  int rank = -1;                     // in the barrier
-
-  bool waiting() const { return waits != StoreOp::kGiveUp; }
-};
-
-struct Barrier {
-  int size = 0;
-  std::map<int, int64_t> arrived;  // rank -> connection
-  // Set once the barrier has failed, for those who come later.
-  ErrorCode code = ErrorCode::kInternal;
-  std::string failure;
 };
 
 class Loop {
@@ -153,25 +146,8 @@ class Loop {
   }
 
   void drop(int64_t id) {
-    const auto found = connections_.find(id);
-    if (found == connections_.end()) return;
-    const Connection c = std::move(found->second);
-    connections_.erase(found);
-    if (c.waits == StoreOp::kGet) forget_waiter(c.waits_for, id);
-    if (c.waits == StoreOp::kBarrier) {
-      Barrier& barrier = barriers_[c.waits_for];
-      barrier.arrived.erase(c.rank);
-      fail_barrier(c.waits_for, barrier, ErrorCode::kPeerLost,
-                   concat("rank ", c.rank, " died, or left, while it waited in barrier \"",
-                          c.waits_for, "\""));
-    }
-  }
-
-  void forget_waiter(const std::string& key, int64_t id) {
-    const auto found = waiters_.find(key);
-    if (found == waiters_.end()) return;
-    found->second.erase(id);
-    if (found->second.empty()) waiters_.erase(found);
+    connections_.erase(id);
+    table_.leave(id);
   }
 
   void serve(int64_t id, Connection& c) {
@@ -222,7 +198,7 @@ class Loop {
     c.sent = 0;
   }
 
-  static void send(Connection& c, std::string bytes) {
+  static void send(Connection& c, std::string_view bytes) {
     c.out += bytes;
     flush(c);
   }
@@ -230,15 +206,9 @@ class Loop {
   // Handles one message of c.in, if it is whole; throws where it is not one.
   bool handle_one(int64_t id, Connection& c) {
     if (c.state != Connection::State::kMember) return shake_hands(c);
-    uint32_t bytes = 0;
-    if (c.in.size() < sizeof bytes) return false;
-    std::memcpy(&bytes, c.in.data(), sizeof bytes);
-    if (bytes > kMaxFrameBytes) throw Error(ErrorCode::kCorrupt, "store", "a frame is too long");
-    if (c.in.size() - sizeof bytes < bytes) return false;
-    const std::string frame = c.in.substr(sizeof bytes, bytes);
-    c.in.erase(0, sizeof bytes + bytes);
-    handle(id, c, FrameReader(frame));
-    return true;
+    const std::optional<std::string> request = take_frame(c.in);
+    if (request) table_.handle(id, *request);
+    return request.has_value();
   }
 
   bool shake_hands(Connection& c) {
@@ -249,7 +219,7 @@ class Loop {
       c.proof = std::move(made.want);
       c.state = Connection::State::kProof;
       c.in.clear();
-      send(c, std::move(made.message));
+      send(c, made.message);
       return true;
     }
     if (c.in.size() < kProofBytes) return false;
@@ -260,153 +230,6 @@ class Loop {
     return true;
   }
 
-  static void answer(Connection& c, std::string_view value) {
-    c.waits = StoreOp::kGiveUp;
-    send(c, FrameWriter(kStatusOk).rest(value).take());
-  }
-
-  static void refuse(Connection& c, ErrorCode code, std::string_view message) {
-    c.waits = StoreOp::kGiveUp;
-    send(c, FrameWriter(static_cast<uint8_t>(1 + static_cast<int>(code))).rest(message).take());
-  }
-
-  void handle(int64_t id, Connection& c, FrameReader frame) {
-    const auto op = static_cast<StoreOp>(frame.byte());
-    if (op == StoreOp::kGiveUp) {
-      if (c.waiting()) give_up(id, c, milliseconds(frame.number()));
-      return;
-    }
-    if (c.waiting()) throw Error(ErrorCode::kCorrupt, "store", "a request while another waits");
-    const std::string key(frame.text());
-    switch (op) {
-      case StoreOp::kSet:
-        return set(c, key, std::string(frame.text()));
-      case StoreOp::kGet:
-        return get(id, c, key);
-      case StoreOp::kTryGet: {
-        // One byte tells an empty value from none.
-        const auto found = values_.find(key);
-        return answer(c, found == values_.end() ? "" : concat("=", found->second));
-      }
-      case StoreOp::kAdd:
-        return add(c, key, frame.number());
-      case StoreOp::kErase:
-        return answer(c, values_.erase(key) > 0 ? "1" : "0");
-      case StoreOp::kBarrier: {
-        const int64_t rank = frame.number();
-        const int64_t size = frame.number();
-        if (size < 1 || size > std::numeric_limits<int>::max() || rank < 0 || rank >= size) {
-          return refuse(
-              c, ErrorCode::kInvalidArgument,
-              concat("want a rank of a group of 1 and more, got rank ", rank, " of ", size));
-        }
-        return enter_barrier(id, c, key, static_cast<int>(rank), static_cast<int>(size));
-      }
-      case StoreOp::kGiveUp:
-        break;
-    }
-    throw Error(ErrorCode::kCorrupt, "store", "an unknown request");
-  }
-
-  // Keeps the value, gives `reply` to who sent it, and the value to those who waited for it.
-  void set(Connection& c, const std::string& key, std::string value, std::string_view reply = "") {
-    const std::string& kept = values_[key] = std::move(value);
-    answer(c, reply);
-    const auto found = waiters_.find(key);
-    if (found == waiters_.end()) return;
-    const std::set<int64_t> waiters = std::move(found->second);
-    waiters_.erase(found);
-    for (const int64_t id : waiters) {
-      guarded(id, [&](Connection& waiter) { answer(waiter, kept); });
-    }
-  }
-
-  void get(int64_t id, Connection& c, const std::string& key) {
-    const auto found = values_.find(key);
-    if (found != values_.end()) return answer(c, found->second);
-    c.waits = StoreOp::kGet;
-    c.waits_for = key;
-    waiters_[key].insert(id);
-  }
-
-  void add(Connection& c, const std::string& key, int64_t delta) {
-    const auto found = values_.find(key);
-    int64_t value = 0;
-    if (found != values_.end() && !parse_number(found->second, value)) {
-      return refuse(c, ErrorCode::kInvalidArgument,
-                    concat("key \"", key, "\" holds no number, so nothing can be added to it"));
-    }
-    int64_t sum = 0;
-    if (__builtin_add_overflow(value, delta, &sum)) {
-      return refuse(
-          c, ErrorCode::kInvalidArgument,
-          concat("counter \"", key, "\" is ", value, "; adding ", delta, " does not fit 64 bits"));
-    }
-    const std::string text = std::to_string(sum);
-    set(c, key, text, text);
-  }
-
-  void enter_barrier(int64_t id, Connection& c, const std::string& name, int rank, int size) {
-    Barrier& barrier = barriers_[name];
-    if (!barrier.failure.empty()) return refuse(c, barrier.code, barrier.failure);
-    if (barrier.size == 0) barrier.size = size;
-    c.waits = StoreOp::kBarrier;
-    c.waits_for = name;
-    c.rank = rank;
-    if (barrier.size != size || barrier.arrived.contains(rank)) {
-      const int other = barrier.arrived.begin()->first;
-      const std::string message =
-          barrier.size != size ? concat("rank ", rank, " came to barrier \"", name, "\" of ", size,
-                                        " ranks, but rank ", other, " to one of ", barrier.size)
-                               : concat("rank ", rank, " came to barrier \"", name,
-                                        "\" twice: have two processes "
-                                        "the same rank?");
-      fail_barrier(name, barrier, ErrorCode::kMismatch, message);
-      return refuse(c, ErrorCode::kMismatch, message);
-    }
-    barrier.arrived[rank] = id;
-    if (static_cast<int>(barrier.arrived.size()) < size) return;
-    const std::map<int, int64_t> everyone = std::move(barrier.arrived);
-    barriers_.erase(name);
-    for (const auto& [member, connection] : everyone) {
-      guarded(connection, [&](Connection& waiter) { answer(waiter, ""); });
-    }
-  }
-
-  void fail_barrier(const std::string& name, Barrier& barrier, ErrorCode code,
-                    const std::string& message) {
-    if (!barrier.failure.empty()) return;
-    barrier.code = code;
-    barrier.failure = message;
-    const std::map<int, int64_t> everyone = std::move(barrier.arrived);
-    barrier.arrived.clear();
-    for (const auto& [member, connection] : everyone) {
-      guarded(connection, [&](Connection& waiter) {
-        if (waiter.waits == StoreOp::kBarrier && waiter.waits_for == name) {
-          refuse(waiter, code, message);
-        }
-      });
-    }
-  }
-
-  void give_up(int64_t id, Connection& c, milliseconds waited) {
-    if (c.waits == StoreOp::kGet) {
-      forget_waiter(c.waits_for, id);
-      return refuse(c, ErrorCode::kTimeout,
-                    concat("waited ", seconds_text(waited), " for key \"", c.waits_for,
-                           "\", and no rank has set it"));
-    }
-    Barrier& barrier = barriers_[c.waits_for];
-    std::vector<int> missing;
-    for (int rank = 0; rank < barrier.size; ++rank) {
-      if (!barrier.arrived.contains(rank)) missing.push_back(rank);
-    }
-    fail_barrier(c.waits_for, barrier, ErrorCode::kTimeout,
-                 concat("rank ", c.rank, " waited ", seconds_text(waited), " in barrier \"",
-                        c.waits_for, "\", and of ", barrier.size, " ranks ", rank_list(missing),
-                        missing.size() == 1 ? " has" : " have", " not come"));
-  }
-
   Fd listener_;
   const int wake_;
   const StoreServer::Options options_;
@@ -415,9 +238,9 @@ class Loop {
   int64_t next_id_ = 0;
   std::map<int64_t, Connection> connections_;  // by age
   std::vector<int64_t> doomed_;
-  std::map<std::string, std::string> values_;
-  std::map<std::string, std::set<int64_t>> waiters_;  // key -> connections in get
-  std::map<std::string, Barrier> barriers_;
+  StoreTable table_{[this](int64_t id, const std::string& frame) {
+    guarded(id, [&](Connection& c) { send(c, frame); });
+  }};
 
   std::vector<pollfd> polled_;
   std::vector<int64_t> ids_;

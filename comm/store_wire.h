@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -59,6 +60,19 @@ class FrameWriter {
   }
   std::string frame_;
 };
+
+// Takes the first frame off the bytes of a connection, without its length; nullopt until all of it
+// has come. Throws kCorrupt for a length beyond the bounds.
+inline std::optional<std::string> take_frame(std::string& in) {
+  uint32_t bytes = 0;
+  if (in.size() < sizeof bytes) return std::nullopt;
+  std::memcpy(&bytes, in.data(), sizeof bytes);
+  if (bytes > kMaxFrameBytes) throw Error(ErrorCode::kCorrupt, "store", "a frame is too long");
+  if (in.size() - sizeof bytes < bytes) return std::nullopt;
+  std::string frame = in.substr(sizeof bytes, bytes);
+  in.erase(0, sizeof bytes + bytes);
+  return frame;
+}
 
 // Reads a frame's bytes; what is not there throws kCorrupt.
 class FrameReader {

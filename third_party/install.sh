@@ -3,7 +3,8 @@
 #
 #   third_party/install.sh build    compiler, CMake, Ninja, ccache, libraries
 #   third_party/install.sh data     Fashion-MNIST, for the example that trains on it
-#   third_party/install.sh check    clang-format and clang-tidy, of the versions that CONTRIBUTING.md names
+#   third_party/install.sh check    clang-format and clang-tidy, of the versions that CONTRIBUTING.md names,
+#                                   and clang with libFuzzer
 #
 # Groups may be given together; without one it is `build`. Where there is no apt it says so and ends
 # well: CMake then takes what the system has, and fetches or names the rest.
@@ -13,7 +14,7 @@ build=(g++ make cmake ninja-build ccache libabsl-dev libdnnl-dev libxxhash-dev n
        zlib1g-dev libssl-dev libgtest-dev libgmock-dev libbenchmark-dev)
 build+=(ocl-icd-opencl-dev)  # libdnnl-dev's CMake files look for OpenCL, its package asks for none
 data=(dataset-fashion-mnist)
-check=(clang-format-14 clang-tidy-16)
+check=(clang-format-14 clang-tidy-16 clang-16 libclang-rt-16-dev libomp-16-dev)
 
 wanted=()
 for group in "${@:-build}"; do
