@@ -33,27 +33,39 @@ class Printer {
  public:
   explicit Printer(const Tensor& tensor) : shape_(tensor.shape()), dtype_(tensor.dtype()) {
     NoGrad no_grad;
-    if (dtype_ == DType::kI64) {
-      exact_ = tensor.to_vector<int64_t>();
+    const Tensor shown = edges(tensor);
+    shown_ = shown.shape();
+    if (is_floating(dtype_)) {
+      values_ = shown.to(DType::kF64).to_vector<double>();
     } else {
-      values_ = tensor.to(DType::kF64).to_vector<double>();
+      exact_ = shown.to(DType::kI64).to_vector<int64_t>();
     }
-    visit(0, 0, [&](size_t i) { widen(i); });
-    visit(0, 0, [&](size_t i) {
+    for (const double value : values_) widen(value);
+    const size_t count = std::max(values_.size(), exact_.size());
+    for (size_t i = 0; i < count; ++i) {
       format_.width = std::max(format_.width, static_cast<int>(text(i).size()));
-    });
+    }
   }
 
   std::string print() {
-    if (shape_.empty()) return text(0);
+    if (shown_.empty()) return text(0);
     print_level(0, 0);
     return out_;
   }
 
  private:
-  void widen(size_t i) {
-    if (values_.empty()) return;
-    const double value = values_[i];
+  // What is shown of a tensor; only this is copied.
+  static Tensor edges(Tensor tensor) {
+    for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
+      const int64_t size = tensor.size(dim);
+      if (size <= kLongest) continue;
+      const Tensor ends[] = {tensor.narrow(dim, 0, kEdge), tensor.narrow(dim, size - kEdge, kEdge)};
+      tensor = cat(ends, dim);
+    }
+    return tensor;
+  }
+
+  void widen(double value) {
     if (!std::isfinite(value)) return;
     const double size = std::abs(value);
     if (value != std::floor(value)) format_.integral = false;
@@ -61,57 +73,40 @@ class Printer {
   }
 
   std::string text(size_t i) const {
-    if (dtype_ == DType::kI64) return str_cat(exact_[i]);
-    if (dtype_ == DType::kBool) return values_[i] != 0 ? "true" : "false";
+    if (dtype_ == DType::kBool) return exact_[i] != 0 ? "true" : "false";
+    if (!is_floating(dtype_)) return str_cat(exact_[i]);
     std::string out = format_(values_[i]);
     // A float that happens to be whole still reads as a float.
-    if (is_floating(dtype_) && format_.integral && !format_.scientific &&
-        std::isfinite(values_[i])) {
-      out += '.';
-    }
+    if (format_.integral && !format_.scientific && std::isfinite(values_[i])) out += '.';
     return out;
   }
 
-  // Calls f(position) for each element that is shown below `dim`, whose first is `start`.
-  template <class F>
-  void visit(size_t dim, size_t start, const F& f) {
-    if (dim == shape_.size()) return f(start);
-    size_t step = 1;
-    for (size_t i = dim + 1; i < shape_.size(); ++i) step *= static_cast<size_t>(shape_[i]);
-    for (int64_t i = 0; i < shape_[dim]; ++i) {
-      if (shape_[dim] > kLongest && i == kEdge) i = shape_[dim] - kEdge;
-      visit(dim + 1, start + static_cast<size_t>(i) * step, f);
-    }
-  }
-
   void print_level(size_t dim, size_t start) {
-    if (dim == shape_.size()) {
+    if (dim == shown_.size()) {
       const std::string value = text(start);
       out_.append(static_cast<size_t>(format_.width) - value.size(), ' ').append(value);
       return;
     }
-    const bool innermost = dim + 1 == shape_.size();
+    const bool innermost = dim + 1 == shown_.size();
     const std::string gap =
         innermost ? ", "
-                  : "," + std::string(shape_.size() - dim - 1, '\n') + std::string(dim + 1, ' ');
+                  : "," + std::string(shown_.size() - dim - 1, '\n') + std::string(dim + 1, ' ');
     size_t step = 1;
-    for (size_t i = dim + 1; i < shape_.size(); ++i) step *= static_cast<size_t>(shape_[i]);
+    for (size_t i = dim + 1; i < shown_.size(); ++i) step *= static_cast<size_t>(shown_[i]);
     out_ += '[';
-    for (int64_t i = 0; i < shape_[dim]; ++i) {
+    for (int64_t i = 0; i < shown_[dim]; ++i) {
       if (i > 0) out_ += gap;
-      if (shape_[dim] > kLongest && i == kEdge) {
-        out_.append("...").append(gap);
-        i = shape_[dim] - kEdge;
-      }
+      if (shape_[dim] > kLongest && i == kEdge) out_.append("...").append(gap);
       print_level(dim + 1, start + static_cast<size_t>(i) * step);
     }
     out_ += ']';
   }
 
   Shape shape_;
+  Shape shown_;  // a long dimension has its edges alone
   DType dtype_;
-  std::vector<double> values_;
-  std::vector<int64_t> exact_;  // i64 values, which f64 cannot hold
+  std::vector<double> values_;  // of floating dtypes
+  std::vector<int64_t> exact_;  // of the others
   Format format_;
   std::string out_;
 };

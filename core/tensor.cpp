@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "lockstep/core/autograd.h"
+#include "lockstep/core/ops/reduce.h"
 #include "lockstep/core/ops/shape_ops.h"
 #include "lockstep/kernels/copy.h"
 #include "lockstep/kernels/launch.h"
@@ -354,5 +355,7 @@ Tensor Tensor::contiguous() const { return lockstep::contiguous(*this); }
 Tensor Tensor::channels_last() const { return lockstep::channels_last(*this); }
 Tensor Tensor::clone() const { return lockstep::clone(*this); }
 Tensor Tensor::to(DType dtype) const { return lockstep::to(*this, dtype); }
+Tensor Tensor::sum() const { return lockstep::sum(*this); }
+Tensor Tensor::mean() const { return lockstep::mean(*this); }
 
 }  // namespace lockstep

@@ -130,6 +130,18 @@ TEST(Tensor, RefusesOperandsThatDoNotFit) {
       ThrowsMessage<Error>(HasSubstr("cuda:0")));
 }
 
+TEST(Tensor, SumAndMeanAreTheFunctionsOfTheirNames) {
+  EXPECT_EQ(counting({2, 3}).sum().item(), 15);
+  EXPECT_EQ(counting({2, 3}).mean().item(), 2.5);
+}
+
+// It copied the whole tensor to show its corners.
+TEST(Tensor, PrintingReadsOnlyWhatIsShown) {
+  const Tensor row = Tensor::arange(12).reshape({12, 1});
+  EXPECT_EQ(expand(row, {12, int64_t{1} << 40}).narrow(0, 4, 1).to_string(),
+            "[[4, 4, 4, ..., 4, 4, 4]]  # (1, 1099511627776) i64");
+}
+
 TEST(Tensor, PrintsWhatAPersonCanRead) {
   EXPECT_EQ(Tensor::from<float>({1, 2.5, -3}, {3}).to_string(),
             "[ 1.0000,  2.5000, -3.0000]  # (3) f32");
@@ -143,6 +155,8 @@ TEST(Tensor, PrintsWhatAPersonCanRead) {
             "[9223372036854775807]  # (1) i64");
   EXPECT_THAT(Tensor::from<float>({NAN, INFINITY, 1e-20f}, {3}).to_string(),
               AllOf(HasSubstr("nan"), HasSubstr("inf"), HasSubstr("1.0000e-20")));
+  EXPECT_EQ(Tensor::from<int32_t>({INT32_MAX, -1}, {2}).to_string(),
+            "[2147483647,         -1]  # (2) i32");
   EXPECT_EQ(Tensor().to_string(), "tensor(undefined)");
   EXPECT_EQ(Tensor::empty({0}).to_string(), "[]  # (0) f32");
   std::ostringstream stream;
