@@ -35,10 +35,15 @@ std::string Module::type_name() const {
       abi::__cxa_demangle(typeid(*this).name(), nullptr, nullptr, &status), std::free);
   if (status != 0 || demangled == nullptr) return typeid(*this).name();
   const std::string full = demangled.get();
-  // Namespaces end before the template arguments, if there are any.
-  const size_t end = full.find('<');
-  const size_t start = full.rfind("::", end == std::string::npos ? end : end - 1);
-  return start == std::string::npos ? full : full.substr(start + 2);
+  // The last part that is no part of template arguments, or of the function that has the class.
+  size_t start = 0;
+  int depth = 0;
+  for (size_t i = 0; i < full.size(); ++i) {
+    if (absl::StrContains("<({", full[i])) ++depth;
+    if (absl::StrContains(">)}", full[i])) --depth;
+    if (depth == 0 && full.compare(i, 2, "::") == 0) start = i + 2;
+  }
+  return full.substr(start);
 }
 
 void Module::print(std::string& out, size_t indent) const {

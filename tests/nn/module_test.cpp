@@ -227,10 +227,16 @@ TEST(Module, PrintsItsTree) {
 template <class T>
 class Templated : public Module {};
 
+std::string name_of_a_local_class(const std::vector<std::string>&) {
+  struct Local : Module {};
+  return [] { return Local().type_name(); }();
+}
+
 TEST(Module, TypeNameIsTheClassWithoutItsNamespaces) {
   EXPECT_EQ(Linear(1, 1).type_name(), "Linear");
   EXPECT_EQ(Tree().type_name(), "Tree");
   EXPECT_THAT(Templated<std::string>().type_name(), testing::StartsWith("Templated<"));
+  EXPECT_EQ(name_of_a_local_class({}), "Local");
 }
 
 }  // namespace
