@@ -224,6 +224,11 @@ void Run::visit(Node& node) {
                           i, " of ", name(node.input_dtypes[i])));
     }
     if (part.defined() && part.shape() != node.input_shapes[i]) {
+      if (broadcast_shapes(part.shape(), node.input_shapes[i], node.op) != part.shape()) {
+        throw Error(ErrorCode::kInternal, node.op,
+                    str_cat("backward gave a gradient of shape ", to_string(part.shape()),
+                            " for input ", i, " of shape ", to_string(node.input_shapes[i])));
+      }
       part = sum_to(part, node.input_shapes[i]);
     }
     send(node.inputs[i], std::move(part));  // the only handle: a leaf may keep its memory

@@ -312,5 +312,25 @@ TEST(Autograd, InPlaceOnAResultGoesOnInTheGraph) {
   EXPECT_THROW(z.add_(x), Error);
 }
 
+// A shape that does not fit was reported by the reshape that met it.
+TEST(AutogradMisuse, WrongGradientsOfABackwardFunctionNameItsOp) {
+  const auto gives = [](Tensors gradients) {
+    return [gradients = std::move(gradients)] {
+      const Tensor x = leaf({1, 2, 3, 4});
+      const Tensor y =
+          record("mine", x.detach().clone(), {x}, [gradients](const Tensor&) { return gradients; });
+      sum(y).backward();
+    };
+  };
+  const TensorOptions f64 = {DType::kF64};
+  EXPECT_THAT(gives({}), ThrowsMessage<Error>(HasSubstr("[mine] backward gave 0 gradients")));
+  EXPECT_THAT(gives({Tensor::ones({3}, f64)}), ThrowsMessage<Error>(HasSubstr("[mine]")));
+  EXPECT_THAT(gives({Tensor::ones({1}, f64)}),
+              ThrowsMessage<Error>(HasSubstr("[mine] backward gave a gradient of shape (1)")));
+  EXPECT_THAT(gives({Tensor::ones({4})}),
+              ThrowsMessage<Error>(HasSubstr("[mine] backward gave a gradient of dtype f32")));
+  EXPECT_NO_THROW(gives({Tensor::ones({2, 4}, f64)})());  // as of a broadcast input
+}
+
 }  // namespace
 }  // namespace lockstep
