@@ -47,7 +47,7 @@ build: ## installs what is missing and builds everything
 train: ## trains the Fashion-MNIST example (RANKS, EPOCHS, OUT, TRAIN_ARGS)
 	@$(call set_up,build data)
 	@$(call build,$(PRESET),lockstep_cli train_fashion_mnist)
-	@echo "train: $(RANKS) ranks, $(EPOCHS) epochs; results go to $(OUT)"
+	@echo "train: ranks: $(RANKS), epochs: $(EPOCHS); results go to $(OUT)"
 	@$(BIN)/lockstep run -n $(RANKS) $(BIN)/train_fashion_mnist --epochs $(EPOCHS) --out $(OUT) \
 	  $(TRAIN_ARGS)
 

@@ -20,5 +20,5 @@ int main() {
     optimizer.step();
     if (step % 50 == 0 && group->rank() == 0) std::printf("%d: loss %.3f\n", step, loss.item());
   }
-  model.check_in_lockstep();  // every parameter is the same bits on every rank
+  model.check_in_lockstep();  // parameters and buffers are the same bits on every rank
 }

@@ -153,10 +153,11 @@ void Trainer::describe() const {
               threads == 1 ? "" : "s");
   std::printf("data      %s\n", options_.data.c_str());
   std::printf(
-      "training  %lld epochs of %lld steps of %lld images, %s, learning rate %g, seed %llu\n",
-      static_cast<long long>(options_.epochs), static_cast<long long>(steps_per_epoch()),
-      static_cast<long long>(options_.batch_size), options_.optimizer.c_str(),
-      options_.lr.value_or(default_lr(options_)), static_cast<unsigned long long>(options_.seed));
+      "training  %lld epoch%s of %lld steps of %lld images, %s, learning rate %g, seed %llu\n",
+      static_cast<long long>(options_.epochs), options_.epochs == 1 ? "" : "s",
+      static_cast<long long>(steps_per_epoch()), static_cast<long long>(options_.batch_size),
+      options_.optimizer.c_str(), options_.lr.value_or(default_lr(options_)),
+      static_cast<unsigned long long>(options_.seed));
   std::printf("output    %s\n", options_.out.c_str());
   std::fflush(stdout);
 }
