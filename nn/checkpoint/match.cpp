@@ -36,13 +36,16 @@ void LoadPlan::check(bool strict) const {
       !report.missing.empty() || !report.unexpected.empty() || !report.mismatched.empty();
   const bool nothing = (report.loaded == 0 && differs) || part_without_match;
   if (!nothing && !(strict && differs)) return;
-  std::string text = report.path.string();
-  text += nothing ? " has no name that matches a module's" : " does not fit";
+  const bool from_file = !report.path.empty();
+  std::string text = from_file ? report.path.string() : "the state dict";
+  text += !nothing                    ? " does not fit"
+          : report.mismatched.empty() ? " has no name that matches a module's"
+                                      : " has nothing of the right shape and dtype";
   append_list(text, "missing: wanted, not in the checkpoint", report.missing);
   append_list(text, "unexpected: in the checkpoint, not wanted", report.unexpected);
   append_list(text, "mismatched", report.mismatched);
   if (!nothing) text += "\n  load with strict = false to take what matches";
-  throw Error(ErrorCode::kMismatch, "load_checkpoint", text);
+  throw Error(ErrorCode::kMismatch, from_file ? "load_checkpoint" : "load_state_dict", text);
 }
 
 void LoadPlan::apply() const {

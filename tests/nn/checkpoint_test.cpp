@@ -252,6 +252,13 @@ TEST(Checkpoint, NonStrictLoadingThatMatchesNothingIsAnErrorWithBothLists) {
   const std::string before = bytes_of(state_dict(other));
   const Error direct = error_of([&] { load_state_dict(other, state_dict(net), false); });
   EXPECT_EQ(direct.code(), ErrorCode::kMismatch);
+  EXPECT_THAT(direct.what(), HasSubstr("[load_state_dict] the state dict has no name"));
+  NamedTensors floating = state_dict(net);
+  std::erase_if(floating, [](const auto& entry) { return !is_floating(entry.second.dtype()); });
+  Net wide(1);
+  wide.to(DType::kF64);
+  EXPECT_THAT(error_of([&] { load_state_dict(wide, floating, false); }).what(),
+              HasSubstr("the state dict has nothing of the right shape and dtype"));
 
   Net saved(1);
   int64_t epoch = 1;
