@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <linux/fs.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -19,7 +20,6 @@ namespace lockstep::nn {
 namespace {
 
 constexpr std::string_view kSave = "save_checkpoint";
-constexpr std::string_view kLoad = "load_checkpoint";
 constexpr size_t kBufferBytes = size_t{1} << 20;
 // The system takes no more than about 2 GiB in one call.
 constexpr size_t kLargestCall = size_t{1} << 30;
@@ -53,23 +53,23 @@ void Disk::before(std::string_view, const std::filesystem::path&) {}
 
 void Disk::make_directory(const std::filesystem::path& path) {
   before("mkdir", path);
-  if (::mkdir(path.c_str(), 0777) != 0) fail(kSave, "make the folder", path, errno);
+  if (::mkdir(path.c_str(), 0777) != 0) fail(op_, "make the folder", path, errno);
 }
 
 void Disk::sync_directory(const std::filesystem::path& path) {
   before("fsync", path);
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) fail(kSave, "open the folder", path, errno);
+  if (descriptor < 0) fail(op_, "open the folder", path, errno);
   const int result = ::fsync(descriptor);
   const int error = errno;
   ::close(descriptor);
   // Some file systems have no such call for folders: theirs are durable by themselves.
-  if (result != 0 && error != EINVAL && error != ENOTSUP) fail(kSave, "sync", path, error);
+  if (result != 0 && error != EINVAL && error != ENOTSUP) fail(op_, "sync", path, error);
 }
 
 void Disk::rename(const std::filesystem::path& from, const std::filesystem::path& to) {
   before("rename", to);
-  if (::rename(from.c_str(), to.c_str()) != 0) fail(kSave, "rename to", to, errno);
+  if (::rename(from.c_str(), to.c_str()) != 0) fail(op_, "rename to", to, errno);
 }
 
 bool Disk::exchange(const std::filesystem::path& a, const std::filesystem::path& b) {
@@ -78,17 +78,17 @@ bool Disk::exchange(const std::filesystem::path& a, const std::filesystem::path&
     return true;
   }
   if (errno == EINVAL || errno == ENOSYS || errno == ENOTSUP) return false;
-  fail(kSave, "exchange", b, errno);
+  fail(op_, "exchange", b, errno);
 }
 
 void Disk::remove_file(const std::filesystem::path& path) {
   before("unlink", path);
-  if (::unlink(path.c_str()) != 0) fail(kSave, "remove", path, errno);
+  if (::unlink(path.c_str()) != 0) fail(op_, "remove", path, errno);
 }
 
 void Disk::remove_directory(const std::filesystem::path& path) {
   before("rmdir", path);
-  if (::rmdir(path.c_str()) != 0) fail(kSave, "remove the folder", path, errno);
+  if (::rmdir(path.c_str()) != 0) fail(op_, "remove the folder", path, errno);
 }
 
 OutputFile::OutputFile(Disk& disk, std::filesystem::path path)
@@ -96,7 +96,7 @@ OutputFile::OutputFile(Disk& disk, std::filesystem::path path)
   buffer_.reserve(kBufferBytes);
   disk_.before("open", path_);
   descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  if (descriptor_ < 0) fail(kSave, "create", path_, errno);
+  if (descriptor_ < 0) fail(disk_.op(), "create", path_, errno);
 }
 
 OutputFile::~OutputFile() {
@@ -124,8 +124,8 @@ void OutputFile::pad_to(uint64_t offset) {
 void OutputFile::finish() {
   flush();
   disk_.before("fsync", path_);
-  if (::fsync(descriptor_) != 0) fail(kSave, "sync", path_, errno);
-  if (::close(std::exchange(descriptor_, -1)) != 0) fail(kSave, "close", path_, errno);
+  if (::fsync(descriptor_) != 0) fail(disk_.op(), "sync", path_, errno);
+  if (::close(std::exchange(descriptor_, -1)) != 0) fail(disk_.op(), "close", path_, errno);
 }
 
 void OutputFile::flush() {
@@ -139,28 +139,29 @@ void OutputFile::write_through(const std::byte* data, size_t bytes) {
     const ssize_t count = ::write(descriptor_, data, std::min(bytes, kLargestCall));
     if (count < 0) {
       if (errno == EINTR) continue;
-      fail(kSave, "write", path_, errno);
+      fail(disk_.op(), "write", path_, errno);
     }
     data += count;
     bytes -= static_cast<size_t>(count);
   }
 }
 
-InputFile::InputFile(std::filesystem::path path) : path_(std::move(path)) {
+InputFile::InputFile(std::filesystem::path path, std::string op)
+    : path_(std::move(path)), op_(std::move(op)) {
   // Without O_NONBLOCK, opening a named pipe would wait for a writer.
   descriptor_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (descriptor_ < 0) {
     const int error = errno;
     if (error == ENOENT || error == ENOTDIR) {
-      throw Error(ErrorCode::kCorrupt, kLoad, str_cat("there is no file ", path_.string()));
+      throw Error(ErrorCode::kCorrupt, op_, str_cat("there is no file ", path_.string()));
     }
-    fail(kLoad, "open", path_, error);
+    fail(op_, "open", path_, error);
   }
   struct stat status {};
   const bool regular = ::fstat(descriptor_, &status) == 0 && S_ISREG(status.st_mode);
   if (!regular) {
     ::close(descriptor_);
-    throw Error(ErrorCode::kCorrupt, kLoad, str_cat(path_.string(), " is not a regular file"));
+    throw Error(ErrorCode::kCorrupt, op_, str_cat(path_.string(), " is not a regular file"));
   }
   size_ = static_cast<uint64_t>(status.st_size);
 }
@@ -174,13 +175,13 @@ void InputFile::read(uint64_t offset, void* out, size_t bytes) const {
         ::pread(descriptor_, target, std::min(bytes, kLargestCall), static_cast<off_t>(offset));
     if (count < 0 && errno == EINTR) continue;
     if (count < 0 && errno == EIO) {
-      throw Error(ErrorCode::kCorrupt, kLoad,
+      throw Error(ErrorCode::kCorrupt, op_,
                   str_cat(path_.string(), " cannot be read at byte ", offset,
                           ": the medium has a fault there"));
     }
-    if (count < 0) fail(kLoad, "read", path_, errno);
+    if (count < 0) fail(op_, "read", path_, errno);
     if (count == 0) {
-      throw Error(ErrorCode::kCorrupt, kLoad,
+      throw Error(ErrorCode::kCorrupt, op_,
                   str_cat(path_.string(), " ends at byte ", offset, ", ", bytes,
                           " bytes too early: it was cut short"));
     }
@@ -188,6 +189,14 @@ void InputFile::read(uint64_t offset, void* out, size_t bytes) const {
     offset += static_cast<uint64_t>(count);
     bytes -= static_cast<size_t>(count);
   }
+}
+
+std::shared_ptr<std::byte> InputFile::map() const {
+  if (size_ == 0) return nullptr;
+  void* memory =
+      ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, descriptor_, 0);
+  if (memory == MAP_FAILED) fail(op_, "map", path_, errno);
+  return {static_cast<std::byte*>(memory), [bytes = size_](std::byte* p) { ::munmap(p, bytes); }};
 }
 
 DirectoryLock::DirectoryLock(const std::filesystem::path& path) {

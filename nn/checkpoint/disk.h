@@ -3,7 +3,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
+#include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace lockstep::nn {
@@ -14,7 +17,8 @@ namespace lockstep::nn {
 // before() is the seam for tests, which make a call fail, or the process end, at each step in turn.
 class Disk {
  public:
-  Disk() = default;
+  // Errors name `op`, the public call that writes.
+  explicit Disk(std::string op = "save_checkpoint") : op_(std::move(op)) {}
   virtual ~Disk() = default;
   Disk(const Disk&) = delete;
   Disk& operator=(const Disk&) = delete;
@@ -33,6 +37,11 @@ class Disk {
   void remove_file(const std::filesystem::path& path);
   // An empty one.
   void remove_directory(const std::filesystem::path& path);
+
+  const std::string& op() const { return op_; }
+
+ private:
+  std::string op_;
 };
 
 // A new file that is written from front to back. Small writes are gathered.
@@ -68,8 +77,8 @@ class OutputFile {
 class InputFile {
  public:
   // Throws Error(kCorrupt) where there is no such file or it is not a regular one, Error(kIo) where
-  // it cannot be opened for another reason.
-  explicit InputFile(std::filesystem::path path);
+  // it cannot be opened for another reason. Errors name `op`, the public call that reads.
+  explicit InputFile(std::filesystem::path path, std::string op = "load_checkpoint");
   ~InputFile();
   InputFile(const InputFile&) = delete;
   InputFile& operator=(const InputFile&) = delete;
@@ -80,9 +89,14 @@ class InputFile {
   // Exactly `bytes` bytes from `offset`. Throws Error(kCorrupt) where the file ends before that or
   // the medium cannot be read.
   void read(uint64_t offset, void* out, size_t bytes) const;
+  // The whole file as memory, which outlives this object; null for an empty one. Pages are read
+  // when they are touched; writing to them changes this process's own copy. A file that another
+  // program shortens or rewrites meanwhile changes under the reader's hands.
+  std::shared_ptr<std::byte> map() const;
 
  private:
   std::filesystem::path path_;
+  std::string op_;
   int descriptor_ = -1;
   uint64_t size_ = 0;
 };

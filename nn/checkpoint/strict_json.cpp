@@ -15,14 +15,15 @@ using nlohmann::json;
 
 constexpr size_t kMaxDepth = 8;
 
-[[noreturn]] void corrupt(std::string_view what, std::string_view message) {
-  throw Error(ErrorCode::kCorrupt, "load_checkpoint", str_cat(what, ": ", message));
+[[noreturn]] void corrupt(std::string_view what, std::string_view message,
+                          std::string_view op = "load_checkpoint") {
+  throw Error(ErrorCode::kCorrupt, op, str_cat(what, ": ", message));
 }
 
 // Builds the value from the parser's events (nlohmann's json_sax interface).
 class Builder {
  public:
-  explicit Builder(std::string_view what) : what_(what) {}
+  Builder(std::string_view what, std::string_view op) : what_(what), op_(op) {}
 
   bool null() { return add(nullptr); }
   bool boolean(bool value) { return add(value); }
@@ -30,7 +31,7 @@ class Builder {
   bool number_unsigned(json::number_unsigned_t value) { return add(value); }
   bool number_float(json::number_float_t value, const std::string&) { return add(value); }
   bool string(std::string& value) { return add(std::move(value)); }
-  bool binary(json::binary_t&) { corrupt(what_, "binary data in JSON"); }
+  bool binary(json::binary_t&) { corrupt(what_, "binary data in JSON", op_); }
   bool start_object(size_t) { return open(json::object()); }
   bool start_array(size_t) { return open(json::array()); }
   bool end_object() { return close(); }
@@ -38,14 +39,14 @@ class Builder {
 
   bool key(std::string& name) {
     if (open_.back()->contains(name)) {
-      corrupt(what_, str_cat("the member '", name, "' is there twice"));
+      corrupt(what_, str_cat("the member '", name, "' is there twice"), op_);
     }
     member_ = &(*open_.back())[name];
     return true;
   }
 
   bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception& error) {
-    corrupt(what_, str_cat("no valid JSON at its byte ", position, " (", error.what(), ")"));
+    corrupt(what_, str_cat("no valid JSON at its byte ", position, " (", error.what(), ")"), op_);
   }
 
   json take() { return std::move(root_); }
@@ -70,7 +71,7 @@ class Builder {
   }
 
   bool open(json value) {
-    if (open_.size() == kMaxDepth) corrupt(what_, str_cat("more than ", kMaxDepth, " levels"));
+    if (open_.size() == kMaxDepth) corrupt(what_, str_cat("more than ", kMaxDepth, " levels"), op_);
     open_.push_back(place(std::move(value)));
     return true;
   }
@@ -81,6 +82,7 @@ class Builder {
   }
 
   std::string_view what_;
+  std::string_view op_;
   json root_;
   std::vector<json*> open_;  // the containers around the next value, outermost first
   json* member_ = nullptr;
@@ -88,8 +90,8 @@ class Builder {
 
 }  // namespace
 
-json parse_strict_json(std::string_view text, std::string_view what) {
-  Builder builder(what);
+json parse_strict_json(std::string_view text, std::string_view what, std::string_view op) {
+  Builder builder(what, op);
   json::sax_parse(text, &builder);
   return builder.take();
 }
