@@ -25,6 +25,9 @@ struct Command {
   int (*main)(const std::vector<std::string>& arguments);
 };
 
-extern const Command kRunCommand;  // run.cpp
+extern const Command kRunCommand;      // run.cpp
+extern const Command kInspectCommand;  // inspect.cpp
+extern const Command kConvertCommand;  // convert.cpp
+extern const Command kDiffCommand;     // diff.cpp
 
 }  // namespace lockstep::cli

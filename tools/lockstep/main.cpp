@@ -13,7 +13,8 @@
 namespace lockstep::cli {
 namespace {
 
-const Command* const kCommands[] = {&kRunCommand};
+const Command* const kCommands[] = {&kRunCommand, &kInspectCommand, &kConvertCommand,
+                                    &kDiffCommand};
 
 void print_usage(std::FILE* to) {
   std::fprintf(to, "usage: lockstep COMMAND [OPTIONS]\n\ncommands:\n");
