@@ -13,6 +13,7 @@ set -euo pipefail
 build=(g++ make cmake ninja-build ccache libabsl-dev libdnnl-dev libxxhash-dev nlohmann-json3-dev
        zlib1g-dev libssl-dev libgtest-dev libgmock-dev libbenchmark-dev)
 build+=(ocl-icd-opencl-dev)  # libdnnl-dev's CMake files look for OpenCL, its package asks for none
+build+=(python3-xxhash)  # a test reads checkpoints by another program
 data=(dataset-fashion-mnist)
 check=(clang-format-14 clang-tidy-16 clang-16 libclang-rt-16-dev libomp-16-dev)
 
