@@ -1,7 +1,5 @@
 #include "lockstep/nn/data/idx.h"
 
-#include <zlib.h>
-
 #include <algorithm>
 #include <bit>
 #include <cerrno>
@@ -14,14 +12,13 @@
 #include <vector>
 
 #include "lockstep/kernels/text.h"
+#include "lockstep/nn/inflate.h"
 
 namespace lockstep::nn {
 namespace {
 
 constexpr const char* kOp = "read_idx";
 constexpr size_t kMaxDims = 8;
-// The most bytes that one byte of deflate's output format stands for: 258 for two bits (RFC 1951).
-constexpr uint64_t kMaxExpansion = 1032;
 
 // What went wrong, in a file that has a name and can be got again.
 class Place {
@@ -60,25 +57,25 @@ std::vector<uint8_t> read_whole(const std::string& path, const Place& place) {
 class Contents {
  public:
   Contents(std::span<const uint8_t> file, const Place& place) : left_(file), place_(place) {
-    gzip_ = file.size() >= 2 && file[0] == 0x1f && file[1] == 0x8b;
-    max_bytes_ = gzip_ ? file.size() * kMaxExpansion : file.size();
-    // 16 + 15: a gzip header, and the largest window.
-    if (gzip_ && inflateInit2(&stream_, 16 + MAX_WBITS) != Z_OK) {
-      place_.fail(ErrorCode::kOutOfMemory, "cannot be decompressed: zlib did not start");
-    }
+    max_bytes_ = file.size();
+    if (file.size() < 2 || file[0] != 0x1f || file[1] != 0x8b) return;
+    max_bytes_ *= kMaxExpansion;
+    // 16: a gzip header; and the largest window.
+    gzip_.emplace(file, 16 + MAX_WBITS, kOp);
   }
-  ~Contents() {
-    if (gzip_) inflateEnd(&stream_);
-  }
-  Contents(const Contents&) = delete;
-  Contents& operator=(const Contents&) = delete;
 
   // No more bytes than this can be in it.
   uint64_t max_bytes() const { return max_bytes_; }
 
   // Fills `out`, or as much of it as there is; returns how much.
   size_t read(std::span<uint8_t> out) {
-    if (gzip_) return inflate_into(out);
+    if (gzip_) {
+      const size_t count = gzip_->read(out);
+      if (gzip_->error() != nullptr) {
+        place_.fail(ErrorCode::kCorrupt, str_cat("cannot be decompressed: ", gzip_->error()));
+      }
+      return count;
+    }
     const size_t count = std::min(out.size(), left_.size());
     std::copy_n(left_.begin(), count, out.begin());
     left_ = left_.subspan(count);
@@ -89,46 +86,19 @@ class Contents {
   void expect_end() {
     uint8_t more = 0;
     if (read({&more, 1}) != 0) place_.fail(ErrorCode::kCorrupt, "has bytes after its elements");
-    if (gzip_ && !ended_) place_.fail(ErrorCode::kCorrupt, "is cut off before its checksum");
-    if (!left_.empty()) {
+    if (!gzip_) return;
+    if (!gzip_->ended()) place_.fail(ErrorCode::kCorrupt, "is cut off before its checksum");
+    if (gzip_->left() != 0) {
       place_.fail(ErrorCode::kCorrupt,
-                  str_cat("has ", left_.size(), " bytes after its compressed contents"));
+                  str_cat("has ", gzip_->left(), " bytes after its compressed contents"));
     }
   }
 
  private:
-  size_t inflate_into(std::span<uint8_t> out) {
-    constexpr size_t kMost = size_t{1} << 30;  // zlib counts in 32 bits
-    size_t done = 0;
-    while (!ended_ && done < out.size()) {
-      const size_t input = std::min(left_.size(), kMost);
-      const size_t room = std::min(out.size() - done, kMost);
-      stream_.next_in = const_cast<Bytef*>(left_.data());
-      stream_.avail_in = static_cast<uInt>(input);
-      stream_.next_out = out.data() + done;
-      stream_.avail_out = static_cast<uInt>(room);
-      const int status = inflate(&stream_, Z_NO_FLUSH);
-      left_ = left_.subspan(input - stream_.avail_in);
-      done += room - stream_.avail_out;
-      if (status == Z_STREAM_END) {
-        ended_ = true;
-      } else if (status == Z_BUF_ERROR) {
-        break;  // nothing is left to decompress
-      } else if (status != Z_OK) {
-        place_.fail(ErrorCode::kCorrupt,
-                    str_cat("cannot be decompressed: ",
-                            stream_.msg != nullptr ? stream_.msg : zError(status)));
-      }
-    }
-    return done;
-  }
-
   std::span<const uint8_t> left_;
   const Place& place_;
-  bool gzip_ = false;
-  bool ended_ = false;
+  std::optional<Inflater> gzip_;
   uint64_t max_bytes_ = 0;
-  z_stream stream_{};
 };
 
 std::optional<DType> dtype_of_code(uint8_t code) {

@@ -224,6 +224,7 @@ std::string pack(T... values) {
 }
 
 uint32_t crc_of(uint32_t crc, std::string_view data) {
+  if (data.empty()) return crc;  // zlib takes a null pointer for a request to start anew
   return static_cast<uint32_t>(
       crc32_z(crc, reinterpret_cast<const Bytef*>(data.data()), data.size()));
 }

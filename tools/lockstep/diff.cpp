@@ -136,7 +136,7 @@ std::string text_of(const nn::Value& value) {
         if constexpr (std::is_same_v<std::decay_t<decltype(v)>, std::string>) {
           return printable(v);
         } else if constexpr (std::is_same_v<std::decay_t<decltype(v)>, double>) {
-          return std::isfinite(v) ? ordered_json(v).dump() : to_string(Number(v));
+          return std::isfinite(v) ? ordered_json(v).dump() : number_text(Number(v));
         } else {
           return ordered_json(v).dump();
         }
@@ -186,8 +186,9 @@ void print(const Report& report) {
     for (const Changed& c : report.changed) {
       table.add({printable(c.a.name), c.a.dtype, to_string(c.a.shape),
                  with_commas(c.difference.differing), with_commas(c.a.tensor.numel()),
-                 to_string(Number(c.difference.largest)),
-                 to_string(Number(c.difference.largest_relative)), index_of(c.a, c.difference.at)});
+                 number_text(Number(c.difference.largest)),
+                 number_text(Number(c.difference.largest_relative)),
+                 index_of(c.a, c.difference.at)});
     }
     std::printf("\n%s", table.to_string().c_str());
   }
@@ -201,7 +202,7 @@ void print(const Report& report) {
 }
 
 ordered_json json_number(double value) {
-  return std::isfinite(value) ? ordered_json(value) : ordered_json(to_string(Number(value)));
+  return std::isfinite(value) ? ordered_json(value) : ordered_json(number_text(Number(value)));
 }
 
 ordered_json json_of(const Report& report) {

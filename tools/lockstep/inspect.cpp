@@ -46,7 +46,7 @@ constexpr const char* kUsage =
 ordered_json json_number(const Number& number) {
   if (const auto* whole = std::get_if<int64_t>(&number)) return *whole;
   const double value = std::get<double>(number);
-  return std::isfinite(value) ? ordered_json(value) : ordered_json(to_string(number));
+  return std::isfinite(value) ? ordered_json(value) : ordered_json(number_text(number));
 }
 
 ordered_json json_value(const nn::Value& value) {
@@ -140,8 +140,8 @@ void print(const Archive& archive) {
     if (entry.tensor.defined()) {
       const Statistics statistics = statistics_of(entry.tensor);
       if (statistics.numbers > 0) {
-        numbers = {to_string(statistics.min), to_string(statistics.max),
-                   to_string(Number(statistics.mean)), ""};
+        numbers = {number_text(statistics.min), number_text(statistics.max),
+                   number_text(Number(statistics.mean)), ""};
       }
       numbers[3] = with_commas(statistics.nans);
     }

@@ -90,7 +90,7 @@ Difference difference(const T* a, const T* b, int64_t count, const Tolerance& to
 
 }  // namespace
 
-std::string to_string(const Number& number) {
+std::string number_text(const Number& number) {
   if (const auto* whole = std::get_if<int64_t>(&number)) return std::to_string(*whole);
   const double value = std::get<double>(number);
   if (std::isnan(value)) return "nan";

@@ -12,7 +12,7 @@ namespace lockstep::cli {
 using Number = std::variant<int64_t, double>;
 
 // "3", "-0.0357143", "nan", "inf".
-std::string to_string(const Number& number);
+std::string number_text(const Number& number);
 
 // What the elements of a tensor are like. NaN counts as none: min, max and mean are those of the
 // others, and there are none of these where `numbers` is 0. The mean of bool is the fraction that
