@@ -1,23 +1,25 @@
 #pragma once
 
-#include <zlib.h>
-
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string_view>
+
+struct z_stream_s;  // zlib's
 
 namespace lockstep::nn {
 
 // The most bytes that one byte of deflate's output format stands for: 258 for two bits (RFC 1951).
 inline constexpr uint64_t kMaxExpansion = 1032;
 
+enum class Compression { kDeflate, kGzip };
+
 // Decompresses bytes in memory, front to back. Not thread-safe.
 class Inflater {
  public:
-  // `window_bits` as zlib's inflateInit2() has it: -MAX_WBITS for bare deflate, 16 + MAX_WBITS for
-  // gzip. `compressed` is borrowed. Throws Error(kOutOfMemory), which names `op`.
-  Inflater(std::span<const uint8_t> compressed, int window_bits, std::string_view op);
+  // `compressed` is borrowed. Throws Error(kOutOfMemory), which names `op`.
+  Inflater(std::span<const uint8_t> compressed, Compression compression, std::string_view op);
   ~Inflater();
   Inflater(const Inflater&) = delete;
   Inflater& operator=(const Inflater&) = delete;
@@ -33,7 +35,7 @@ class Inflater {
 
  private:
   std::span<const uint8_t> left_;
-  z_stream stream_{};
+  std::unique_ptr<z_stream_s> stream_;
   bool ended_ = false;
   const char* error_ = nullptr;
 };

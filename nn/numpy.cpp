@@ -72,7 +72,7 @@ class Contents {
   Contents(const MappedFile& file, const ZipMember& member, std::string_view what)
       : inflater_({reinterpret_cast<const uint8_t*>(file.memory.get()) + member.data_begin,
                    static_cast<size_t>(member.data_bytes)},
-                  -MAX_WBITS, kLoadNpz),
+                  Compression::kDeflate, kLoadNpz),
         what_(what) {}
 
   void read(void* out, size_t bytes) {

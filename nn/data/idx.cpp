@@ -60,8 +60,7 @@ class Contents {
     max_bytes_ = file.size();
     if (file.size() < 2 || file[0] != 0x1f || file[1] != 0x8b) return;
     max_bytes_ *= kMaxExpansion;
-    // 16: a gzip header; and the largest window.
-    gzip_.emplace(file, 16 + MAX_WBITS, kOp);
+    gzip_.emplace(file, Compression::kGzip, kOp);
   }
 
   // No more bytes than this can be in it.
