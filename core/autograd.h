@@ -121,9 +121,10 @@ void backward(const Tensors& outputs, const Tensors& gradients = {}, BackwardOpt
 Tensors grad(const Tensors& outputs, const Tensors& inputs, const Tensors& gradients = {},
              BackwardOptions options = {}, bool allow_unused = false);
 
-// Runs `callback` once in this thread at the end of the innermost backward() that is running, after
-// the last gradient was accumulated. What it throws comes out of backward(). It is dropped when
-// that backward fails first. Throws Error(kInvalidArgument) unless in_backward().
+// Runs `callback` once in this thread at the end of the outermost backward() that is running, after
+// the last gradient was accumulated (a backward function may call backward() itself, as gradient
+// checkpointing does). What it throws comes out of backward(). It is dropped when that backward
+// fails first. Throws Error(kInvalidArgument) unless in_backward().
 void queue_backward_callback(std::function<void()> callback);
 
 // True inside backward() of this thread, where leaves accumulate; not inside grad().

@@ -52,6 +52,7 @@ class Run {
 
   std::shared_ptr<Node> current;
   std::vector<std::function<void()>> callbacks;
+  Run* outer = nullptr;  // the run inside of which this one was started
 
  private:
   struct Leaf {
@@ -88,14 +89,23 @@ thread_local Run* running = nullptr;
 // Restores the run that was going on around this one.
 class Scope {
  public:
-  explicit Scope(Run* run) : outer_(running) { running = run; }
-  ~Scope() { running = outer_; }
+  explicit Scope(Run* run) {
+    run->outer = running;
+    running = run;
+  }
+  ~Scope() { running = running->outer; }
   Scope(const Scope&) = delete;
   Scope& operator=(const Scope&) = delete;
-
- private:
-  Run* outer_;
 };
+
+// The backward() that all others of this thread run inside of; null outside of backward().
+Run* outermost() {
+  Run* found = nullptr;
+  for (Run* run = running; run != nullptr; run = run->outer) {
+    if (run->accumulates()) found = run;
+  }
+  return found;
+}
 
 Tensor first_gradient(const Tensor& output, const Tensor& given, size_t i) {
   if (!given.defined()) {
@@ -304,7 +314,7 @@ std::shared_ptr<Node> current_node() { return running == nullptr ? nullptr : run
 
 void queue_backward_callback(std::function<void()> callback) {
   check(in_backward(), "queue_backward_callback", "no backward is running");
-  engine::running->callbacks.push_back(std::move(callback));
+  engine::outermost()->callbacks.push_back(std::move(callback));
 }
 
 bool in_backward() { return engine::running != nullptr && engine::running->accumulates(); }

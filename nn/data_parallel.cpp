@@ -2,24 +2,41 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
+#include <unordered_set>
 
+#include "absl/strings/match.h"
 #include "lockstep/core/autograd.h"
 #include "lockstep/core/ops/shape_ops.h"
 #include "lockstep/kernels/text.h"
 
 namespace lockstep::nn {
 
+namespace {
+
+// Whether `path` is `name`, or below it.
+bool is_within(const std::string& path, const std::string& name) {
+  return path == name || (absl::StartsWith(path, name) && path[name.size()] == '.');
+}
+
+}  // namespace
+
 DataParallel::DataParallel(std::shared_ptr<Module> module,
                            std::shared_ptr<comm::Communicator> group, DataParallelOptions options)
-    : module_(std::move(module)), group_(std::move(group)), options_(options) {
+    : module_(std::move(module)), group_(std::move(group)), options_(std::move(options)) {
   check(module_ != nullptr && group_ != nullptr, "DataParallel",
         "want a module and a communicator, got null");
   register_module("", module_);
-  wrapped_ = module_->named_parameters();
-  NamedTensors all = wrapped_;
-  for (auto& buffer : module_->named_buffers()) all.push_back(buffer);
-  check_same_layout(all, *group_, "DataParallel");
-  broadcast_values(all, *group_);
+  const NamedTensors all = module_->named_parameters();
+  for (const std::string& name : options_.ignore) {
+    check(std::any_of(all.begin(), all.end(),
+                      [&](const auto& entry) { return is_within(entry.first, name); }),
+          "DataParallel", [&] { return str_cat("there is no parameter '", name, "' to ignore"); });
+  }
+  wrapped_ = managed(all);
+  check_same_layout(compared(), *group_, "DataParallel");
+  if (options_.broadcast_at_start) broadcast_values(compared(), *group_);
+  check_same_values(compared(), *group_, "DataParallel");
 
   NamedTensors trainable;
   for (const auto& entry : wrapped_) {
@@ -32,31 +49,86 @@ DataParallel::DataParallel(std::shared_ptr<Module> module,
   if (group_->size() > 1) {
     reducer_ = std::make_shared<Reducer>(trainable, group_, options_.reducer);
   }
+  seen_ = look();
+}
+
+// Those that are not ignored, and not in a part that has a wrapper of its own.
+NamedTensors DataParallel::managed(NamedTensors tensors) const {
+  std::unordered_set<const TensorImpl*> elsewhere;
+  module_->apply([&](Module& part) {
+    if (dynamic_cast<DataParallel*>(&part) == nullptr) return;
+    for (const auto& [path, tensor] : part.named_parameters())
+      elsewhere.insert(tensor.impl().get());
+    for (const auto& [path, tensor] : part.named_buffers()) elsewhere.insert(tensor.impl().get());
+  });
+  std::erase_if(tensors, [&](const auto& entry) {
+    return elsewhere.contains(entry.second.impl().get()) ||
+           std::any_of(options_.ignore.begin(), options_.ignore.end(),
+                       [&](const std::string& name) { return is_within(entry.first, name); });
+  });
+  return tensors;
+}
+
+NamedTensors DataParallel::compared() const {
+  NamedTensors all = wrapped_;
+  if (options_.buffers == BufferMode::kLeave) return all;
+  for (auto& buffer : managed(module_->named_buffers())) all.push_back(std::move(buffer));
+  return all;
 }
 
 Tensor DataParallel::forward(const Tensor& x) {
+  return call([&] { return module_->forward(x); });
+}
+
+void DataParallel::before_forward() {
   check_parameters();
-  if (reducer_ == nullptr) return module_->forward(x);
-  if (is_training() && grad_enabled()) {
-    if (options_.check_every > 0 && forwards_++ % options_.check_every == 0) {
-      check_same_values(wrapped_, *group_, "DataParallel");
-    }
-    if (options_.broadcast_buffers) broadcast_buffers();
+  if (reducer_ == nullptr || !is_training() || !grad_enabled()) return;
+  if (options_.buffers == BufferMode::kBroadcast) {
+    broadcast_buffers(managed(module_->named_buffers()));
+  } else if (options_.buffers == BufferMode::kAverage) {
+    average_buffers();
   }
-  Tensor y = module_->forward(x);
-  if (!y.requires_grad()) return y;
-  // Backward passes here even on a rank whose loss reaches no parameter.
-  Tensor out = y.detach();
-  out.impl()->set_view(false);  // y itself goes away
-  return record("data_parallel", out, {y},
+  if (options_.check_every > 0 && forwards_++ % options_.check_every == 0) {
+    check_same_values(compared(), *group_, "DataParallel");
+  }
+}
+
+// Backward passes here even on a rank whose loss reaches no parameter.
+Tensor DataParallel::watch(const Tensor& output) {
+  if (!output.requires_grad()) return output;
+  Tensor out = output.detach();
+  out.impl()->set_view(false);  // `output` itself goes away
+  return record("data_parallel", out, {output},
                 [weak = std::weak_ptr<Reducer>(reducer_)](const Tensor& g) {
                   if (const auto reducer = weak.lock()) reducer->arm();
                   return Tensors{g};
                 });
 }
 
-void DataParallel::check_parameters() const {
-  const NamedTensors now = module_->named_parameters();
+void DataParallel::set_comm_hook(std::shared_ptr<CommHook> hook) {
+  if (reducer_ != nullptr) reducer_->set_comm_hook(std::move(hook));
+}
+
+std::vector<DataParallel::Seen> DataParallel::look() const {
+  std::vector<Seen> seen;
+  seen.reserve(seen_.size());
+  module_->for_each_parameter([&](const Tensor& parameter) {
+    seen.push_back({parameter.impl().get(), parameter.defined() && parameter.requires_grad()});
+  });
+  return seen;
+}
+
+// Names are built only where something changed.
+void DataParallel::check_parameters() {
+  std::vector<Seen> present = look();
+  if (std::equal(present.begin(), present.end(), seen_.begin(), seen_.end(),
+                 [](const Seen& now, const Seen& then) {
+                   return now.parameter == then.parameter &&
+                          now.requires_grad == then.requires_grad;
+                 })) {
+    return;
+  }
+  const NamedTensors now = managed(module_->named_parameters());
   const size_t common = std::min(now.size(), wrapped_.size());
   const auto fail = [](const std::string& path, const char* what) {
     throw Error(ErrorCode::kInvalidArgument, "DataParallel",
@@ -78,13 +150,13 @@ void DataParallel::check_parameters() const {
   }
   if (now.size() > common) fail(now[common].first, "added");
   if (wrapped_.size() > common) fail(wrapped_[common].first, "removed");
+  seen_ = std::move(present);  // ignored ones, or ones that were frozen
 }
 
-// All buffers in one collective. A graph may still need a buffer's present values, so other values
-// go into new memory.
-void DataParallel::broadcast_buffers() const {
+// All in one collective. A graph may still need a buffer's present values, so other values go into
+// new memory.
+void DataParallel::broadcast_buffers(NamedTensors buffers) const {
   NoGrad no_grad;
-  NamedTensors buffers = module_->named_buffers();
   if (buffers.empty()) return;
   std::vector<char> packed;
   for (auto& [path, buffer] : buffers) {
@@ -106,11 +178,34 @@ void DataParallel::broadcast_buffers() const {
   }
 }
 
+void DataParallel::average_buffers() const {
+  NoGrad no_grad;
+  NamedTensors floating, others;
+  for (auto& entry : managed(module_->named_buffers())) {
+    (is_floating(entry.second.dtype()) ? floating : others).push_back(std::move(entry));
+  }
+  std::vector<double> packed;
+  for (const auto& [path, buffer] : floating) {
+    const std::vector<double> values = buffer.to(DType::kF64).to_vector<double>();
+    packed.insert(packed.end(), values.begin(), values.end());
+  }
+  group_
+      ->all_reduce(packed.data(), packed.data(), static_cast<int64_t>(packed.size()), DType::kF64,
+                   comm::ReduceOp::kAvg)
+      .wait();
+  size_t offset = 0;
+  for (auto& [path, buffer] : floating) {
+    const auto count = static_cast<size_t>(buffer.numel());
+    const std::span<const double> part = std::span(packed).subspan(offset, count);
+    buffer.set_data(Tensor::from(part, buffer.shape()).to(buffer.dtype()));
+    offset += count;
+  }
+  broadcast_buffers(std::move(others));
+}
+
 void DataParallel::check_in_lockstep() const {
-  NamedTensors all = module_->named_parameters();
-  for (auto& buffer : module_->named_buffers()) all.push_back(buffer);
-  check_same_layout(all, *group_, "DataParallel");
-  check_same_values(all, *group_, "DataParallel");
+  check_same_layout(compared(), *group_, "DataParallel");
+  check_same_values(compared(), *group_, "DataParallel");
 }
 
 DataParallel::NoSync::NoSync(std::shared_ptr<Reducer> reducer) : reducer_(std::move(reducer)) {

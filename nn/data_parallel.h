@@ -8,15 +8,30 @@
 #include "lockstep/comm/communicator.h"
 #include "lockstep/nn/module.h"
 #include "lockstep/nn/reducer.h"
+#include "lockstep/nn/tensor_visitor.h"
 
 namespace lockstep::nn {
 
+// What becomes of buffers (running statistics, say) before each forward in training mode.
+enum class BufferMode {
+  kBroadcast,  // every rank gets rank 0's
+  kAverage,    // floating ones are averaged over the ranks, the others are rank 0's
+  kLeave,      // each rank keeps its own
+};
+
 struct DataParallelOptions {
-  ReducerOptions reducer;
-  // Before each forward in training mode every rank gets rank 0's buffers.
-  bool broadcast_buffers = true;
-  // Compare all parameters bit by bit before every so many forwards in training mode; 0: never.
+  ReducerOptions reducer = {};
+  BufferMode buffers = BufferMode::kBroadcast;
+  // Compare all parameters bit by bit before every so many forwards in training mode, and buffers
+  // unless they are left; 0: never.
   int64_t check_every = 0;
+  // Send rank 0's values to all when wrapping. Off, for large models that every rank has loaded
+  // itself: values are only compared, and a difference is an error.
+  bool broadcast_at_start = true;
+  // Parameters that this wrapper does not touch: full names, or names of modules that hold them
+  // ("experts", "head.weight"). A part that is wrapped in a DataParallel of its own (on another
+  // group, say) is left to that one without being named here.
+  std::vector<std::string> ignore = {};
 };
 
 // Keeps the replicas of a module in lockstep: one replica on each rank of a group, each fed its own
@@ -34,14 +49,35 @@ class DataParallel : public Module {
  public:
   // Collective. Throws Error(kMismatch) on every rank, naming the first difference, unless every
   // rank has the same names, shapes and dtypes; then every rank gets rank 0's parameters and
-  // buffers. Throws Error(kInvalidArgument) if no parameter requires a gradient.
+  // buffers. Throws Error(kInvalidArgument) if no parameter requires a gradient, or an ignored name
+  // is not there.
   DataParallel(std::shared_ptr<Module> module, std::shared_ptr<comm::Communicator> group,
                DataParallelOptions options = {});
 
   // The module's forward. Throws Error(kInvalidArgument) that names a parameter that was replaced,
   // added, removed or unfrozen since wrapping.
   Tensor forward(const Tensor& x) override;
+  // Any other forward of the module, of any arguments and any result that for_each_tensor() takes:
+  //
+  //   auto [mean, variance] = model.call([&] { return net->encode(x, mask); });
+  //
+  // Calling the module itself works as well, with two differences: parameters are not checked and
+  // buffers are not brought into line, and a backward that reaches no parameter at all on some rank
+  // is not noticed there, so that the others wait until the timeout.
+  template <class F>
+  auto call(F&& forward) {
+    before_forward();
+    auto result = std::forward<F>(forward)();
+    if (reducer_ != nullptr) {
+      for_each_tensor(result, [this](Tensor& output) { output = watch(output); });
+    }
+    return result;
+  }
   std::string type_name() const override { return "DataParallel"; }
+
+  // How gradients are averaged from the next backward on; null: plainly. See CommHook. No-op in a
+  // group of one.
+  void set_comm_hook(std::shared_ptr<CommHook> hook);
 
   // While the returned object lives, backward leaves gradients on this rank; the first backward
   // after that averages what has accumulated. What counts is where backward runs, not forward.
@@ -58,8 +94,8 @@ class DataParallel : public Module {
   };
   [[nodiscard]] NoSync no_sync() { return NoSync(reducer_); }
 
-  // Collective. Throws Error(kMismatch) on every rank where parameters or buffers differ in any
-  // bit, naming the first one and the ranks.
+  // Collective. Throws Error(kMismatch) on every rank where parameters, or buffers that are not
+  // left alone, differ in any bit, naming the first one and the ranks.
   void check_in_lockstep() const;
 
   const std::shared_ptr<Module>& module() const { return module_; }
@@ -68,14 +104,27 @@ class DataParallel : public Module {
   const std::shared_ptr<Reducer>& reducer() const { return reducer_; }
 
  private:
-  void check_parameters() const;
-  void broadcast_buffers() const;
+  // What a parameter's member held when it was last found to be all right.
+  struct Seen {
+    const TensorImpl* parameter = nullptr;
+    bool requires_grad = false;
+  };
+
+  void before_forward();
+  Tensor watch(const Tensor& output);
+  NamedTensors managed(NamedTensors tensors) const;
+  NamedTensors compared() const;
+  std::vector<Seen> look() const;
+  void check_parameters();
+  void broadcast_buffers(NamedTensors buffers) const;
+  void average_buffers() const;
 
   std::shared_ptr<Module> module_;
   std::shared_ptr<comm::Communicator> group_;
   DataParallelOptions options_;
   std::shared_ptr<Reducer> reducer_;
-  NamedTensors wrapped_;  // the parameters as they were when wrapped
+  NamedTensors wrapped_;  // the managed parameters as they were when wrapped
+  std::vector<Seen> seen_;
   int64_t forwards_ = 0;
 };
 

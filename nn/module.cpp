@@ -105,6 +105,11 @@ std::vector<Tensor> Module::parameters() const {
   return out;
 }
 
+void Module::for_each_parameter(const std::function<void(const Tensor&)>& f) const {
+  for (const Slot& slot : parameters_) f(*slot.tensor);
+  for (const auto& [name, child] : children_) child->for_each_parameter(f);
+}
+
 int64_t Module::parameter_count() const {
   int64_t count = 0;
   for (const Tensor& parameter : parameters()) count += parameter.numel();

@@ -60,6 +60,9 @@ class Module : public std::enable_shared_from_this<Module> {
   std::vector<Tensor> parameters() const;
   NamedTensors named_buffers(bool persistent_only = false) const;
   int64_t parameter_count() const;  // elements, not tensors
+  // Calls f for what each parameter's member holds now, in order, without building names: one that
+  // is shared comes as often as it is registered, and one may be undefined.
+  void for_each_parameter(const std::function<void(const Tensor&)>& f) const;
 
   // The modules held directly.
   const NamedModules& children() const { return children_; }

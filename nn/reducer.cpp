@@ -1,9 +1,11 @@
 #include "lockstep/nn/reducer.h"
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 
 #include "lockstep/core/autograd.h"
+#include "lockstep/core/ops/elementwise.h"
 #include "lockstep/core/ops/shape_ops.h"
 #include "lockstep/kernels/text.h"
 #include "lockstep/nn/collectives.h"
@@ -46,7 +48,7 @@ bool Reducer::manages(const Tensor& parameter) const {
 
 std::vector<int64_t> Reducer::bucket_sizes() const {
   std::vector<int64_t> sizes;
-  for (const Bucket& bucket : buckets_) sizes.push_back(bucket.data.numel());
+  for (const Bucket& bucket : buckets_) sizes.push_back(bucket.grad.data.numel());
   return sizes;
 }
 
@@ -78,12 +80,16 @@ void Reducer::lay_out(const std::vector<size_t>& order) {
     Bucket& bucket = buckets_[b];
     const TensorOptions options = slots_[bucket.slots[0]].parameter.options();
     const size_t bytes = static_cast<size_t>(elements[b]) * size_of(options.dtype);
-    bucket.data = Tensor::wrap(group_->allocate(bytes), {elements[b]}, options);
+    bucket.grad.index = b;
+    bucket.grad.is_last = b + 1 == buckets_.size();
+    bucket.grad.data = Tensor::wrap(group_->allocate(bytes), {elements[b]}, options);
     int64_t offset = 0;
     for (size_t i : bucket.slots) {
       Slot& slot = slots_[i];
       const int64_t count = slot.parameter.numel();
-      slot.view = reshape(narrow(bucket.data, 0, offset, count), slot.parameter.shape());
+      slot.view = reshape(narrow(bucket.grad.data, 0, offset, count), slot.parameter.shape());
+      bucket.grad.gradients.push_back(slot.view);
+      bucket.grad.names.push_back(slot.name);
       offset += count;
       if (slot.parameter.has_grad()) place(slot);
     }
@@ -91,15 +97,24 @@ void Reducer::lay_out(const std::vector<size_t>& order) {
   reset();
 }
 
+void Reducer::set_comm_hook(std::shared_ptr<CommHook> hook) {
+  check(!armed_, "set_comm_hook", "a backward is running");
+  hook_ = std::move(hook);
+}
+
 void Reducer::reset() noexcept {
   for (Slot& slot : slots_) {
+    slot.arrived = 0;
     slot.ready = false;
+    slot.hidden = false;
+    slot.present = false;
     slot.before = Tensor();
     slot.recorded = Tensor();
   }
   for (Bucket& bucket : buckets_) {
     bucket.missing = bucket.slots.size();
     bucket.work = comm::Work();
+    bucket.hook = nullptr;
   }
   next_bucket_ = 0;
   armed_ = false;
@@ -135,12 +150,15 @@ void Reducer::give_up() noexcept {
   } catch (const std::exception&) {
     // It is told by this rank's end at the latest.
   }
-  for (Bucket& bucket : buckets_) {
+  for (size_t b = 0; b < next_bucket_; ++b) {
     try {
-      bucket.work.wait();
+      complete(buckets_[b]);
     } catch (const std::exception&) {
       // The work was cancelled, which is what was wanted.
     }
+  }
+  for (Slot& slot : slots_) {
+    if (slot.present && !slot.parameter.has_grad()) slot.parameter.set_grad(slot.view);
   }
   reset();
 }
@@ -150,12 +168,10 @@ void Reducer::on_accumulated(size_t i) {
   slot.dirty = true;
   if (!synchronise_) return;
   arm();
-  check(!slot.ready, "DataParallel", [&] {
-    return str_cat("the gradient of '", slot.name,
-                   "' was accumulated a second time in one backward, after its bucket may "
-                   "have been reduced; call backward() inside of backward() under no_sync()");
-  });
+  ++slot.arrived;
+  if (slot.hidden || slot.arrived < slot.expected) return;
   place(slot);
+  if (slot.ready) return;
   slot.ready = true;
   if (!order_adopted_) first_order_.push_back(i);
   --buckets_[slot.bucket].missing;
@@ -164,9 +180,15 @@ void Reducer::on_accumulated(size_t i) {
 
 // Moves the gradient into its bucket and lets grad() name that place.
 void Reducer::place(Slot& slot) {
-  NoGrad no_grad;
   const Tensor gradient = slot.parameter.grad();
-  if (!gradient.is_same(slot.view)) slot.view.copy_(gradient.detach());
+  if (gradient.is_same(slot.view)) return;
+  if (gradient.is_contiguous() && slot.view.device() == kCpu) {
+    std::memcpy(slot.view.view().data, gradient.view().data,
+                static_cast<size_t>(slot.view.nbytes()));
+  } else {
+    NoGrad no_grad;
+    slot.view.copy_(gradient.detach());
+  }
   if (gradient.requires_grad()) {
     slot.recorded = gradient;
   } else {
@@ -176,11 +198,31 @@ void Reducer::place(Slot& slot) {
 
 void Reducer::launch_complete_buckets() {
   while (next_bucket_ < buckets_.size() && buckets_[next_bucket_].missing == 0) {
-    Bucket& bucket = buckets_[next_bucket_++];
-    void* data = bucket.data.view().data;
-    bucket.work = group_->all_reduce(data, data, bucket.data.numel(), bucket.data.dtype(),
-                                     comm::ReduceOp::kAvg);
+    launch(buckets_[next_bucket_++]);
   }
+}
+
+void Reducer::launch(Bucket& bucket) {
+  for (size_t i : bucket.slots) {
+    Slot& slot = slots_[i];
+    slot.hidden = true;
+    slot.present = slot.parameter.has_grad();
+    slot.parameter.clear_grad();
+  }
+  bucket.hook = hook_;
+  if (bucket.hook != nullptr) return bucket.hook->start(bucket.grad, *group_);
+  Tensor& flat = bucket.grad.data;
+  void* data = flat.view().data;
+  bucket.work = group_->all_reduce(data, data, flat.numel(), flat.dtype(), comm::ReduceOp::kAvg);
+}
+
+void Reducer::complete(Bucket& bucket) {
+  if (bucket.hook != nullptr) {
+    bucket.hook->finish(bucket.grad, *group_);
+  } else {
+    bucket.work.wait();
+  }
+  bucket.grad.data.mark_changed("all_reduce");
 }
 
 void Reducer::finish() {
@@ -199,17 +241,26 @@ void Reducer::finish() {
     buckets_[b].missing = 0;
   }
   launch_complete_buckets();
-  const std::vector<bool> used = agree();
-  for (Bucket& bucket : buckets_) {
-    bucket.work.wait();
-    bucket.data.mark_changed("all_reduce");
+  // A hook's collectives at the end of its buckets come before the agreement on every rank.
+  if (hook_ != nullptr) {
+    for (Bucket& bucket : buckets_) complete(bucket);
+  }
+  const std::vector<int64_t>& used = agree();
+  if (hook_ == nullptr) {
+    for (Bucket& bucket : buckets_) complete(bucket);
   }
   for (size_t i = 0; i < slots_.size(); ++i) {
     Slot& slot = slots_[i];
     slot.dirty = false;
-    if (!used[i]) {
-      if (slot.before.defined()) slot.view.copy_(slot.before);
-    } else if (slot.recorded.defined()) {
+    if (slot.arrived > slot.expected) slot.expected = slot.arrived;
+    if (used[i] == 0) {
+      if (!slot.present) continue;
+      slot.view.copy_(slot.before);
+      slot.parameter.set_grad(slot.recorded.defined() ? slot.recorded : slot.view);
+      continue;
+    }
+    if (used[i] == 2) add_late(slot);
+    if (slot.recorded.defined()) {
       slot.parameter.set_grad(average_recorded(slot.recorded, slot.view.clone(), group_));
     } else {
       slot.parameter.set_grad(slot.view);
@@ -218,33 +269,45 @@ void Reducer::finish() {
   if (!order_adopted_) adopt_first_order();
 }
 
+// Collective. The average of sums is the sum of averages.
+void Reducer::add_late(Slot& slot) {
+  const bool here = slot.parameter.has_grad();
+  const Tensor late = here ? slot.parameter.grad() : zeros_like(slot.view);
+  slot.view.add_(all_reduce(late.detach(), group_, comm::ReduceOp::kAvg));
+  if (!late.requires_grad() && !slot.recorded.defined()) return;
+  const EnableGrad enable;
+  slot.recorded = slot.recorded.defined() ? slot.recorded + late : late;
+}
+
 int64_t Reducer::version_sum() const {
   uint64_t sum = 0;
   for (const Slot& slot : slots_) sum += slot.parameter.version();
   return static_cast<int64_t>(sum);
 }
 
-std::vector<bool> Reducer::agree() {
-  std::vector<int64_t> votes;
-  for (const Slot& slot : slots_) votes.push_back(slot.dirty && slot.parameter.has_grad() ? 1 : 0);
+const std::vector<int64_t>& Reducer::agree() {
+  votes_.clear();
+  for (const Slot& slot : slots_) {
+    votes_.push_back(slot.parameter.has_grad() ? 2 : slot.dirty && slot.present ? 1 : 0);
+  }
   // Equal replicas are changed equally often. Where one was not (a checkpoint loaded on one rank
   // alone), the greatest and the least version differ, and the values are compared.
   const int64_t version = version_sum() - version_base_;
-  votes.push_back(version);
-  votes.push_back(-version);
+  votes_.push_back(version);
+  votes_.push_back(-version);
   group_
-      ->all_reduce(votes.data(), votes.data(), static_cast<int64_t>(votes.size()), DType::kI64,
+      ->all_reduce(votes_.data(), votes_.data(), static_cast<int64_t>(votes_.size()), DType::kI64,
                    comm::ReduceOp::kMax)
       .wait();
-  const int64_t least = -votes.back();
-  const int64_t greatest = votes[votes.size() - 2];
+  const int64_t least = -votes_.back();
+  const int64_t greatest = votes_[votes_.size() - 2];
   if (least != greatest) {
     NamedTensors parameters;
     for (const Slot& slot : slots_) parameters.emplace_back(slot.name, slot.parameter);
     check_same_values(parameters, *group_, "DataParallel");
     version_base_ = version_sum();
   }
-  return {votes.begin(), votes.end() - 2};
+  return votes_;
 }
 
 // Buckets follow the order in which gradients really become complete, as rank 0 saw it.

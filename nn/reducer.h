@@ -6,6 +6,7 @@
 
 #include "lockstep/comm/communicator.h"
 #include "lockstep/core/tensor.h"
+#include "lockstep/nn/comm_hook.h"
 #include "lockstep/nn/fingerprint.h"
 
 namespace lockstep::nn {
@@ -24,6 +25,11 @@ struct ReducerOptions {
 // out in the same order on every rank. Any backward that reaches a parameter is averaged, whichever
 // forward made its graph. At its end the ranks agree on which gradients there are: one that no rank
 // has stays null, one that only some have is averaged with zeros for the rest.
+//
+// A backward() inside of a backward (gradient checkpointing) may reach a parameter several times.
+// What comes after its bucket has gone out is averaged on its own at the end; from then on the
+// bucket waits for as many gradients as there were. Between the two grad() is null, so that nothing
+// is added to memory that is being reduced.
 //
 // Used from one thread. It must outlive every backward that reaches its parameters.
 class Reducer : public std::enable_shared_from_this<Reducer> {
@@ -45,6 +51,10 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void set_synchronise(bool synchronise) { synchronise_ = synchronise; }
   bool synchronise() const { return synchronise_; }
 
+  // How buckets are averaged from the next backward on; null: by all_reduce. Every rank sets one of
+  // the same kind.
+  void set_comm_hook(std::shared_ptr<CommHook> hook);
+
   bool manages(const Tensor& parameter) const;
 
   // The number of elements in each bucket, in the order in which they go out.
@@ -57,25 +67,34 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
     Tensor parameter;
     int64_t hook = 0;
     size_t bucket = 0;
-    Tensor view;         // the parameter's part of its bucket, in the parameter's shape
-    bool dirty = false;  // accumulated since the last reduction
-    bool ready = false;  // in its bucket during this backward
-    Tensor before;       // the gradient to restore if no rank is dirty
-    Tensor recorded;     // a gradient that has a graph (create_graph)
+    Tensor view;           // the parameter's part of its bucket, in the parameter's shape
+    int expected = 1;      // gradients in one backward
+    int arrived = 0;       // in this backward
+    bool dirty = false;    // accumulated since the last reduction
+    bool ready = false;    // in its bucket during this backward
+    bool hidden = false;   // its bucket went out: grad() is null, or what came later
+    bool present = false;  // there was a gradient when its bucket went out
+    Tensor before;         // the gradient to restore if no rank is dirty
+    Tensor recorded;       // a gradient that has a graph (create_graph)
   };
   struct Bucket {
-    Tensor data;  // flat, in memory that the transport reduces in place
+    GradBucket grad;  // its data is flat, in memory that the transport reduces in place
     std::vector<size_t> slots;
     size_t missing = 0;
     comm::Work work;
+    std::shared_ptr<CommHook> hook;  // that started it
   };
 
   void on_accumulated(size_t slot);
   void place(Slot& slot);
   void launch_complete_buckets();
+  void launch(Bucket& bucket);
+  void complete(Bucket& bucket);
   void finish();
-  // Collective: for each slot whether any rank is dirty; checks for drift where versions differ.
-  std::vector<bool> agree();
+  // Collective: for each slot whether no rank is dirty (0), some are (1), or some have a gradient
+  // that missed its bucket (2). Checks for drift where versions differ.
+  const std::vector<int64_t>& agree();
+  void add_late(Slot& slot);
   int64_t version_sum() const;
   void lay_out(const std::vector<size_t>& order);
   void adopt_first_order();
@@ -86,6 +105,8 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   ReducerOptions options_;
   std::vector<Slot> slots_;
   std::vector<Bucket> buckets_;
+  std::shared_ptr<CommHook> hook_;
+  std::vector<int64_t> votes_;
   size_t next_bucket_ = 0;  // buckets before it were launched in this backward
   bool armed_ = false;
   bool synchronise_ = true;
