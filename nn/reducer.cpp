@@ -14,7 +14,7 @@ namespace lockstep::nn {
 
 Reducer::Reducer(NamedTensors parameters, std::shared_ptr<comm::Communicator> group,
                  const ReducerOptions& options)
-    : group_(std::move(group)), options_(options) {
+    : parent_(std::move(group)), group_(parent_->duplicate()), options_(options) {
   for (auto& [path, parameter] : parameters) {
     check(parameter.is_contiguous(), "DataParallel", [&] {
       return str_cat("want contiguous parameters, but '", path, "' has shape ",
@@ -145,10 +145,12 @@ void Reducer::arm() {
 // The other ranks wait for this backward's buckets, and the next backward's must not take their
 // place: they are told, and nobody reads or writes the buckets any more when this returns.
 void Reducer::give_up() noexcept {
-  try {
-    group_->abort("a backward failed on this rank before its gradients were averaged");
-  } catch (const std::exception&) {
-    // It is told by this rank's end at the latest.
+  for (const auto& group : {group_, parent_}) {
+    try {
+      group->abort("a backward failed on this rank before its gradients were averaged");
+    } catch (const std::exception&) {
+      // It is told by this rank's end at the latest.
+    }
   }
   for (size_t b = 0; b < next_bucket_; ++b) {
     try {

@@ -35,7 +35,9 @@ struct ReducerOptions {
 class Reducer : public std::enable_shared_from_this<Reducer> {
  public:
   // Collective. REQUIRES equal values on every rank. `parameters` are leaves that require a
-  // gradient, in the same order on every rank.
+  // gradient, in the same order on every rank. Reduces in a duplicate of `group`, so that its order
+  // and that of the caller's collectives (SyncBatchNorm's, say) do not depend on each other; where a
+  // backward fails both are aborted.
   Reducer(NamedTensors parameters, std::shared_ptr<comm::Communicator> group,
           const ReducerOptions& options);
   ~Reducer();
@@ -101,7 +103,8 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void reset() noexcept;
   void give_up() noexcept;
 
-  std::shared_ptr<comm::Communicator> group_;
+  std::shared_ptr<comm::Communicator> parent_;
+  std::shared_ptr<comm::Communicator> group_;  // its duplicate
   ReducerOptions options_;
   std::vector<Slot> slots_;
   std::vector<Bucket> buckets_;
