@@ -34,6 +34,7 @@ DataParallel::DataParallel(std::shared_ptr<Module> module,
           "DataParallel", [&] { return str_cat("there is no parameter '", name, "' to ignore"); });
   }
   wrapped_ = managed(all);
+  for (const auto& [path, parameter] : wrapped_) dtypes_.push_back(parameter.dtype());
   check_same_layout(compared(), *group_, "DataParallel");
   if (options_.broadcast_at_start) broadcast_values(compared(), *group_);
   check_same_values(compared(), *group_, "DataParallel");
@@ -89,7 +90,7 @@ void DataParallel::before_forward() {
     average_buffers();
   }
   if (options_.check_every > 0 && forwards_++ % options_.check_every == 0) {
-    check_same_values(compared(), *group_, "DataParallel");
+    check_same_values(wrapped_, *group_, "DataParallel");
   }
 }
 
@@ -100,7 +101,11 @@ Tensor DataParallel::watch(const Tensor& output) {
   out.impl()->set_view(false);  // `output` itself goes away
   return record("data_parallel", out, {output},
                 [weak = std::weak_ptr<Reducer>(reducer_)](const Tensor& g) {
-                  if (const auto reducer = weak.lock()) reducer->arm();
+                  const auto reducer = weak.lock();
+                  check(reducer != nullptr, "DataParallel",
+                        "the wrapper that made this output is gone, so its gradients would not be "
+                        "averaged; keep it until after backward()");
+                  reducer->arm();
                   return Tensors{g};
                 });
 }
@@ -113,7 +118,8 @@ std::vector<DataParallel::Seen> DataParallel::look() const {
   std::vector<Seen> seen;
   seen.reserve(seen_.size());
   module_->for_each_parameter([&](const Tensor& parameter) {
-    seen.push_back({parameter.impl().get(), parameter.defined() && parameter.requires_grad()});
+    if (!parameter.defined()) return seen.push_back({});
+    seen.push_back({parameter.impl().get(), parameter.requires_grad(), parameter.dtype()});
   });
   return seen;
 }
@@ -121,13 +127,7 @@ std::vector<DataParallel::Seen> DataParallel::look() const {
 // Names are built only where something changed.
 void DataParallel::check_parameters() {
   std::vector<Seen> present = look();
-  if (std::equal(present.begin(), present.end(), seen_.begin(), seen_.end(),
-                 [](const Seen& now, const Seen& then) {
-                   return now.parameter == then.parameter &&
-                          now.requires_grad == then.requires_grad;
-                 })) {
-    return;
-  }
+  if (present == seen_) return;
   const NamedTensors now = managed(module_->named_parameters());
   const size_t common = std::min(now.size(), wrapped_.size());
   const auto fail = [](const std::string& path, const char* what) {
@@ -147,6 +147,7 @@ void DataParallel::check_parameters() {
     if (reducer_ != nullptr && now[i].second.requires_grad() && !reducer_->manages(now[i].second)) {
       fail(now[i].first, "unfrozen");
     }
+    if (reducer_ != nullptr && now[i].second.dtype() != dtypes_[i]) fail(now[i].first, "converted");
   }
   if (now.size() > common) fail(now[common].first, "added");
   if (wrapped_.size() > common) fail(wrapped_[common].first, "removed");
@@ -204,8 +205,8 @@ void DataParallel::average_buffers() const {
 }
 
 void DataParallel::check_in_lockstep() const {
-  check_same_layout(compared(), *group_, "DataParallel");
-  check_same_values(compared(), *group_, "DataParallel");
+  check_same_layout(wrapped_, *group_, "DataParallel");
+  check_same_values(wrapped_, *group_, "DataParallel");
 }
 
 DataParallel::NoSync::NoSync(std::shared_ptr<Reducer> reducer) : reducer_(std::move(reducer)) {

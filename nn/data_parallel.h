@@ -22,8 +22,7 @@ enum class BufferMode {
 struct DataParallelOptions {
   ReducerOptions reducer = {};
   BufferMode buffers = BufferMode::kBroadcast;
-  // Compare all parameters bit by bit before every so many forwards in training mode, and buffers
-  // unless they are left; 0: never.
+  // Compare all parameters bit by bit before every so many forwards in training mode; 0: never.
   int64_t check_every = 0;
   // Send rank 0's values to all when wrapping. Off, for large models that every rank has loaded
   // itself: values are only compared, and a difference is an error.
@@ -55,7 +54,7 @@ class DataParallel : public Module {
                DataParallelOptions options = {});
 
   // The module's forward. Throws Error(kInvalidArgument) that names a parameter that was replaced,
-  // added, removed or unfrozen since wrapping.
+  // added, removed, unfrozen or converted since wrapping. The wrapper must outlive the backward.
   Tensor forward(const Tensor& x) override;
   // Any other forward of the module, of any arguments and any result that for_each_tensor() takes:
   //
@@ -108,6 +107,9 @@ class DataParallel : public Module {
   struct Seen {
     const TensorImpl* parameter = nullptr;
     bool requires_grad = false;
+    DType dtype = DType::kF32;
+
+    bool operator==(const Seen&) const = default;
   };
 
   void before_forward();
@@ -123,7 +125,8 @@ class DataParallel : public Module {
   std::shared_ptr<comm::Communicator> group_;
   DataParallelOptions options_;
   std::shared_ptr<Reducer> reducer_;
-  NamedTensors wrapped_;  // the managed parameters as they were when wrapped
+  NamedTensors wrapped_;       // the managed parameters as they were when wrapped
+  std::vector<DType> dtypes_;  // of wrapped_ then
   std::vector<Seen> seen_;
   int64_t forwards_ = 0;
 };

@@ -121,7 +121,9 @@ void Reducer::reset() noexcept {
 }
 
 void Reducer::arm() {
-  if (armed_ || !synchronise_ || !in_backward()) return;
+  if (!in_backward()) return;
+  if (!synchronise_) return count_local();
+  if (armed_) return;
   armed_ = true;
   if (!order_adopted_) first_order_.clear();
   // Dropped with the callback, also when this backward ends in an error before its end.
@@ -140,6 +142,17 @@ void Reducer::arm() {
     guard->finished = true;
     reset();
   });
+}
+
+// Once for a backward, also for one that fails.
+void Reducer::count_local() {
+  if (counting_) return;
+  counting_ = true;
+  ++local_backwards_;
+  const std::shared_ptr<void> end(nullptr, [weak = weak_from_this()](void*) {
+    if (const auto self = weak.lock()) self->counting_ = false;
+  });
+  queue_backward_callback([end] {});
 }
 
 // The other ranks wait for this backward's buckets, and the next backward's must not take their
@@ -168,8 +181,8 @@ void Reducer::give_up() noexcept {
 void Reducer::on_accumulated(size_t i) {
   Slot& slot = slots_[i];
   slot.dirty = true;
-  if (!synchronise_) return;
   arm();
+  if (!synchronise_) return;
   ++slot.arrived;
   if (slot.hidden || slot.arrived < slot.expected) return;
   place(slot);
@@ -295,14 +308,24 @@ const std::vector<int64_t>& Reducer::agree() {
   // Equal replicas are changed equally often. Where one was not (a checkpoint loaded on one rank
   // alone), the greatest and the least version differ, and the values are compared.
   const int64_t version = version_sum() - version_base_;
-  votes_.push_back(version);
-  votes_.push_back(-version);
+  for (const int64_t count : {version, local_backwards_}) {
+    votes_.push_back(count);
+    votes_.push_back(-count);
+  }
+  const int64_t mine = local_backwards_;
+  local_backwards_ = 0;
   group_
       ->all_reduce(votes_.data(), votes_.data(), static_cast<int64_t>(votes_.size()), DType::kI64,
                    comm::ReduceOp::kMax)
       .wait();
-  const int64_t least = -votes_.back();
-  const int64_t greatest = votes_[votes_.size() - 2];
+  const int64_t* counts = votes_.data() + slots_.size();
+  if (counts[2] != -counts[3]) {
+    throw Error(ErrorCode::kMismatch, "DataParallel",
+                str_cat("ranks accumulated gradients in ", -counts[3], " to ", counts[2],
+                        " backwards under no_sync() before this one, rank ", group_->rank(), " in ",
+                        mine, "; run the same number on every rank"));
+  }
+  const int64_t greatest = counts[0], least = -counts[1];
   if (least != greatest) {
     NamedTensors parameters;
     for (const Slot& slot : slots_) parameters.emplace_back(slot.name, slot.parameter);

@@ -36,8 +36,8 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
  public:
   // Collective. REQUIRES equal values on every rank. `parameters` are leaves that require a
   // gradient, in the same order on every rank. Reduces in a duplicate of `group`, so that its order
-  // and that of the caller's collectives (SyncBatchNorm's, say) do not depend on each other; where a
-  // backward fails both are aborted.
+  // and that of the caller's collectives (SyncBatchNorm's, say) do not depend on each other; where
+  // a backward fails both are aborted.
   Reducer(NamedTensors parameters, std::shared_ptr<comm::Communicator> group,
           const ReducerOptions& options);
   ~Reducer();
@@ -49,7 +49,8 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void arm();
 
   // While false, gradients accumulate on this rank; the next synchronised backward averages the
-  // sum. Set in the same way on every rank.
+  // sum. Set in the same way on every rank: that backward ends in Error(kMismatch) on every rank
+  // where they accumulated in different numbers of backwards.
   void set_synchronise(bool synchronise) { synchronise_ = synchronise; }
   bool synchronise() const { return synchronise_; }
 
@@ -88,6 +89,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   };
 
   void on_accumulated(size_t slot);
+  void count_local();
   void place(Slot& slot);
   void launch_complete_buckets();
   void launch(Bucket& bucket);
@@ -112,6 +114,8 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   std::vector<int64_t> votes_;
   size_t next_bucket_ = 0;  // buckets before it were launched in this backward
   bool armed_ = false;
+  bool counting_ = false;        // in a backward that is not synchronised
+  int64_t local_backwards_ = 0;  // such backwards since the last one that was
   bool synchronise_ = true;
   std::vector<size_t> first_order_;  // slots as the first backward completed them
   bool order_adopted_ = false;

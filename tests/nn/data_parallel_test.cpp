@@ -371,6 +371,120 @@ TEST(DataParallel, AcceptsTheSameChangeOnEveryRank) {
   });
 }
 
+TEST(DataParallel, NamesDifferentNumbersOfBackwardsUnderNoSync) {
+  with_ranks(3, [](const Group& group) {
+    auto net = std::make_shared<Scale>(std::vector<float>{1});
+    DataParallel model(net, group);
+    const Tensor x = Tensor::from<float>({1}, {1});
+    {
+      const auto no_sync = model.no_sync();
+      for (int i = 0; i < 1 + group->rank() % 2; ++i) sum(model(x)).backward();
+    }
+    EXPECT_THAT([&] { sum(model(x)).backward(); },
+                ThrowsMessage<Error>(AllOf(HasSubstr("in 1 to 2 backwards under no_sync()"),
+                                           HasSubstr("rank " + std::to_string(group->rank())))));
+  });
+}
+
+TEST(DataParallel, RefusesABackwardThatItsWrapperDidNotLiveToSee) {
+  with_ranks(2, [](const Group& group) {
+    auto net = std::make_shared<Scale>(std::vector<float>{1});
+    Tensor loss;
+    {
+      DataParallel model(net, group);
+      loss = sum(model(Tensor::from<float>({1}, {1})));
+    }
+    EXPECT_THAT([&] { loss.backward(); }, ThrowsMessage<Error>(HasSubstr("the wrapper")));
+  });
+}
+
+TEST(DataParallel, NamesAParameterThatWasConvertedAfterWrapping) {
+  with_ranks(2, [](const Group& group) {
+    auto net = std::make_shared<Scale>(std::vector<float>{1});
+    DataParallel model(net, group);
+    net->to(DType::kF64);
+    EXPECT_THAT([&] { model(Tensor::ones({1}, {DType::kF64})); },
+                ThrowsMessage<Error>(HasSubstr("parameter 'p' was converted after wrapping")));
+  });
+}
+
+// A module of two inputs and two outputs.
+class Twins : public Scale {
+ public:
+  using Scale::Scale;
+  struct Output {
+    Tensor plain;
+    std::vector<std::pair<std::string, Tensor>> more;
+    template <class Visitor>
+    void visit_tensors(Visitor&& visitor) {
+      visitor(plain);
+      visitor(more);
+    }
+  };
+  Output both(const Tensor& a, const Tensor& b) { return {a * p, {{"second", b * p}}}; }
+};
+
+TEST(DataParallel, WatchesEveryTensorOfAStructure) {
+  with_ranks(2, [](const Group& group) {
+    auto net = std::make_shared<Twins>(std::vector<float>{1});
+    DataParallel model(net, group);
+    const Tensor x = Tensor::from<float>({static_cast<float>(group->rank())}, {1});
+    const auto out = model.call([&] { return net->both(x, x + 1.0); });
+    sum(out.more[0].second).backward();
+    EXPECT_THAT(net->p.grad().to_vector<float>(), ElementsAre(1.5));
+    EXPECT_FALSE(out.plain.is_leaf());
+  });
+}
+
+TEST(DataParallel, LeavesAPartWithAWrapperOfItsOwnToThat) {
+  with_ranks(4, [](const Group& group) {
+    const std::shared_ptr<comm::Communicator> pair = group->split(group->rank() / 2);
+    auto net = std::make_shared<Branches>();
+    const auto r = static_cast<float>(group->rank());
+    auto part = std::make_shared<DataParallel>(net->right, pair);
+    class Whole : public Module {
+     public:
+      Whole(std::shared_ptr<Module> a, std::shared_ptr<Module> b) : left(a), right(b) {
+        register_module("left", a);
+        register_module("right", b);
+      }
+      Tensor forward(const Tensor& x) override { return left->forward(x) + right->forward(x); }
+      std::shared_ptr<Module> left, right;
+    };
+    DataParallel model(std::make_shared<Whole>(net->left, part), group);
+    sum(model(Tensor::from<float>({r}, {1}))).backward();
+    EXPECT_THAT(net->left->p.grad().to_vector<float>(), ElementsAre(1.5));
+    EXPECT_THAT(net->right->p.grad().to_vector<float>(), ElementsAre(r < 2 ? 0.5f : 2.5f));
+  });
+}
+
+TEST(DataParallel, TouchesNothingThatItIsToldToIgnore) {
+  with_ranks(2, [](const Group& group) {
+    auto net = std::make_shared<Branches>();
+    const auto r = static_cast<float>(group->rank());
+    {
+      NoGrad no_grad;
+      net->right->p.fill_(r);
+    }
+    DataParallel model(net, group, {.ignore = {"right"}});
+    EXPECT_EQ(net->right->p.item(), r);
+    net->take_left = false;
+    (sum(model(Tensor::from<float>({1 + r}, {1}))) + 0.0 * sum(net->left->p)).backward();
+    EXPECT_THAT(net->right->p.grad().to_vector<float>(), ElementsAre(1 + r));
+    EXPECT_THROW(DataParallel(net, group, {.ignore = {"middle"}}), Error);
+  });
+}
+
+TEST(DataParallel, ComparesInsteadOfSendingWhereItIsToldTo) {
+  with_ranks(2, [](const Group& group) {
+    auto same = std::make_shared<Scale>(std::vector<float>{1});
+    DataParallel(same, group, {.broadcast_at_start = false});
+    auto own = std::make_shared<Scale>(std::vector<float>{static_cast<float>(group->rank())});
+    EXPECT_THAT([&] { DataParallel(own, group, {.broadcast_at_start = false}); },
+                ThrowsMessage<Error>(HasSubstr("'p'")));
+  });
+}
+
 TEST(DataParallel, RefusesAModelWithNothingToTrain) {
   with_ranks(2, [](const Group& group) {
     auto net = std::make_shared<Scale>(std::vector<float>{1});
