@@ -18,6 +18,7 @@ BENCH_TRAIN_ARGS ?=
 CTEST_ARGS ?=
 CMAKE_ARGS ?=
 FUZZ_RUNS ?= 200000
+KILLS ?= 500
 FUZZERS ?= $(patsubst tests/fuzz/%.cpp,%,$(wildcard tests/fuzz/fuzz_*.cpp))
 
 BIN := build/$(PRESET)/bin
@@ -68,7 +69,7 @@ test: ## runs every test (CTEST_ARGS)
 	@$(call test,$(PRESET))
 
 .PHONY: check
-check: check-format check-lint check-asan check-tsan check-fuzz ## format, lint, the tests under sanitizers, fuzzers
+check: check-format check-lint check-asan check-tsan check-fuzz check-kills ## format, lint, sanitizers, fuzzers, kills
 
 .PHONY: check-format
 check-format: ## the first part of check: is every file as clang-format 14 writes it?
@@ -113,6 +114,13 @@ check-fuzz: ## the fifth part: each fuzzer of tests/fuzz/ for a while (FUZZ_RUNS
 	    tee build/fuzz/$$fuzzer.log | grep -E '^(==|.*(ERROR|SUMMARY|number_of_executed_units))'
 	done
 
+.PHONY: check-kills
+check-kills: ## the sixth part: ranks killed at random instants of any collective (KILLS)
+	@$(call set_up,build)
+	@$(call build,$(PRESET),comm_kill_test)
+	@echo "check: $(KILLS) kills"
+	@LOCKSTEP_KILLS=$(KILLS) build/$(PRESET)/tests/comm_kill_test
+
 .PHONY: peers
 peers: ## measures Gloo, Open MPI and PyTorch beside Lockstep, installing them where possible
 	@$(call set_up,build)
@@ -129,4 +137,4 @@ help: ## prints this
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 	@echo
 	@echo "variables: PRESET JOBS RANKS EPOCHS OUT TRANSPORTS TRAIN_ARGS BENCH_ARGS"
-	@echo "           BENCH_TRAIN_ARGS CTEST_ARGS CMAKE_ARGS FUZZ_RUNS, as in: make train EPOCHS=1 RANKS=1"
+	@echo "           BENCH_TRAIN_ARGS CTEST_ARGS CMAKE_ARGS FUZZ_RUNS KILLS, as in: make train EPOCHS=1 RANKS=1"

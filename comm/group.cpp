@@ -102,37 +102,17 @@ void set_own(const Meeting& meeting, std::string_view what, std::string_view val
   meeting.store->set(concat(meeting.prefix, what, "/", meeting.rank), value);
 }
 
-// What each rank tells the others before they connect. A failure is told as "!message", so that no
-// rank waits for one that has given up.
-constexpr char kFailed = '!';
-
-void raise_failures(const std::vector<std::string>& values) {
-  for (size_t rank = 0; rank < values.size(); ++rank) {
-    if (!values[rank].empty() && values[rank].front() == kFailed) {
-      throw Error(ErrorCode::kPeerLost, kOp,
-                  concat("rank ", rank, " could not join: ", values[rank].substr(1)));
-    }
-  }
-}
-
 // The transport that all ranks use.
 std::string agree(const Meeting& meeting, const Options& options, Deadline deadline) {
-  std::string wanted;
-  try {
-    wanted = transport_name(options);
-    const Algorithm algorithm = algorithm_of(options);
-    check(wanted != "thread", kOp,
-          "transport \"thread\" is for ranks that are threads of one process: see run_ranks()");
-    check(!(wanted == "tcp" && algorithm == Algorithm::kTwoShot), kOp,
-          "algorithm \"two_shot\" needs memory that ranks share; transport \"tcp\" has ring and "
-          "one_shot");
-  } catch (const Error& error) {
-    set_own(meeting, "host", concat(kFailed, error.what()));
-    throw;
-  }
+  const std::string wanted = transport_name(options);
+  const Algorithm algorithm = algorithm_of(options);
+  check(wanted != "thread", kOp,
+        "transport \"thread\" is for ranks that are threads of one process: see run_ranks()");
+  check(!(wanted == "tcp" && algorithm == Algorithm::kTwoShot), kOp,
+        "algorithm \"two_shot\" needs memory that ranks share; transport \"tcp\" has ring and "
+        "one_shot");
   set_own(meeting, "host", concat(wanted, "\n", host_identity()));
   const std::vector<std::string> hosts = get_of_all(meeting, "host", deadline);
-  raise_failures(hosts);
   for (int rank = 0; rank < meeting.size; ++rank) {
     const std::string theirs = hosts[rank].substr(0, hosts[rank].find('\n'));
     if (theirs != wanted) {
@@ -155,27 +135,27 @@ std::unique_ptr<Transport> meet(const World& world, std::shared_ptr<Store> store
   check(store != nullptr, kOp, "a world of several ranks needs a store to meet in");
   // A rank's n-th group of this name meets the others' n-th.
   const int64_t made = store->add(concat("comm/", options.name, "/made/", world.rank), 1);
-  Meeting meeting{
-      world.rank, world.size, std::move(store), concat("comm/", options.name, "/", made, "/"),
-      "",         timeout};
-  const std::string transport = agree(meeting, options, deadline);
-  // Only who holds the job's token can read it in the store.
-  const std::string secret_key = concat(meeting.prefix, "secret");
-  if (world.rank == 0) meeting.store->set(secret_key, random_token());
-  meeting.secret = meeting.store->get(secret_key, std::chrono::milliseconds(poll_ms(deadline)));
-
-  const bool crowded = world.local_size > sysconf(_SC_NPROCESSORS_ONLN);
-  std::unique_ptr<Transport> made_transport;
+  const std::string prefix = concat("comm/", options.name, "/", made, "/");
+  Gathering gathering(store, prefix, world.rank);
+  Meeting meeting{world.rank, world.size, store, &gathering, prefix, "", timeout};
   try {
-    made_transport =
+    const std::string transport = agree(meeting, options, deadline);
+    // Only who holds the job's token can read it in the store.
+    const std::string secret_key = concat(prefix, "secret");
+    if (world.rank == 0) store->set(secret_key, random_token());
+    meeting.secret = store->get(secret_key, std::chrono::milliseconds(poll_ms(deadline)));
+
+    const bool crowded = world.local_size > sysconf(_SC_NPROCESSORS_ONLN);
+    std::unique_ptr<Transport> made_transport =
         transport == "shm" ? make_shm_transport(meeting) : make_tcp_transport(meeting, crowded);
-  } catch (const std::exception& error) {
-    set_own(meeting, "ready", concat(kFailed, error.what()));
+    store->barrier(concat(prefix, "ready"), world.rank, world.size,
+                   std::chrono::milliseconds(poll_ms(deadline)));
+    return made_transport;
+  } catch (...) {
+    const Failure failure = Failure::current(kOp);
+    gathering.fail(failure.code, concat("rank ", world.rank, " could not join: ", failure.message));
     throw;
   }
-  set_own(meeting, "ready", "yes");
-  raise_failures(get_of_all(meeting, "ready", deadline));
-  return made_transport;
 }
 
 }  // namespace
@@ -197,7 +177,10 @@ std::shared_ptr<Communicator> CommunicatorMaker::make(std::unique_ptr<Transport>
     }
     about_ranks += " of the world)";
   }
-  auto queue = std::make_shared<OperationQueue>(std::move(transport), std::move(about_ranks));
+  FlightRecorder::About about{lineage.options.name, std::string(transport->name()),
+                              transport->rank(), lineage.world_ranks};
+  auto queue = std::make_shared<OperationQueue>(std::move(transport), std::move(about_ranks),
+                                                std::move(about));
   return std::shared_ptr<Communicator>(
       new Communicator(std::move(queue), algorithm, std::move(lineage)));
 }

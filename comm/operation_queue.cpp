@@ -40,8 +40,11 @@ Failure Failure::current(std::string_view op) {
 
 void Failure::raise() const { throw Error(code, op, message); }
 
-OperationQueue::OperationQueue(std::unique_ptr<Transport> transport, std::string about_ranks)
-    : transport_(std::move(transport)), about_ranks_(std::move(about_ranks)) {}
+OperationQueue::OperationQueue(std::unique_ptr<Transport> transport, std::string about_ranks,
+                               FlightRecorder::About about)
+    : transport_(std::move(transport)),
+      about_ranks_(std::move(about_ranks)),
+      recorder_(std::move(about)) {}
 
 std::shared_ptr<Operation> OperationQueue::submit(Collective collective) {
   auto operation = std::make_shared<Operation>();
@@ -56,6 +59,7 @@ std::shared_ptr<Operation> OperationQueue::submit(Collective collective) {
       finish(*operation, failure_);
       return operation;
     }
+    recorder_.queued(collective);
     pending_.push_back(operation);
     if (transport_->size() == 1) {  // nobody to wait for
       run_next(lock, false);
@@ -93,7 +97,9 @@ void OperationQueue::run_next(std::unique_lock<std::mutex>& lock, bool in_worker
   pending_.pop_front();
   running_ = true;
   const Collective& collective = operation->collective;
-  if (is_large(collective, transport_->size())) {
+  const bool large = is_large(collective, transport_->size());
+  recorder_.started(collective, large);
+  if (large) {
     prompt_ = in_worker || Clock::now() - operation->submitted > kMeanwhile;
   }
   lock.unlock();
@@ -106,15 +112,22 @@ void OperationQueue::run_next(std::unique_lock<std::mutex>& lock, bool in_worker
   }
 
   lock.lock();
+  recorder_.finished(collective, !failure, large);
   if (failure) {
     if (!failure_) failure_ = std::move(failure);
     if (!std::exchange(left_, true)) {
       const Failure why = *failure_;
+      const bool closing = closing_;
       // Waits for others to leave this rank's buffers alone, before anybody is told that it may
       // free them.
       lock.unlock();
       transport_->leave(why);
+      const std::string file = closing ? "" : recorder_.dump(why.message + about_ranks_);
       lock.lock();
+      if (!file.empty()) {
+        failure_->message += concat("; what this rank did last is in ", file,
+                                    ", which `lockstep doctor` compares with other ranks'");
+      }
     }
     fail_pending();
     finish(*operation, failure_);

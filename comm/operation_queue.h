@@ -9,6 +9,7 @@
 #include <string>
 #include <thread>
 
+#include "lockstep/comm/flight_recorder.h"
 #include "lockstep/comm/transport.h"
 
 namespace lockstep::comm {
@@ -28,7 +29,8 @@ struct Operation {
 class OperationQueue {
  public:
   // `about_ranks` ends the message of every failure: who the ranks of this group are. May be empty.
-  OperationQueue(std::unique_ptr<Transport> transport, std::string about_ranks);
+  OperationQueue(std::unique_ptr<Transport> transport, std::string about_ranks,
+                 FlightRecorder::About about);
   // REQUIRES: close() was called.
   ~OperationQueue() = default;
   OperationQueue(const OperationQueue&) = delete;
@@ -54,6 +56,7 @@ class OperationQueue {
 
   const std::unique_ptr<Transport> transport_;
   const std::string about_ranks_;
+  FlightRecorder recorder_;
   std::mutex mutex_;  // guards what follows
   std::deque<std::shared_ptr<Operation>> pending_;
   std::optional<Failure> failure_;  // the first

@@ -13,8 +13,9 @@ namespace {
 // Up to so many bytes that each rank reads, one shot is the fastest.
 constexpr size_t kOneShotBytes = size_t{32} << 10;
 
-// A rank that leaves waits this long for others to stop touching its buffers.
-constexpr std::chrono::seconds kQuiet{10};
+// A rank that leaves waits this long for others to stop touching its buffers: far longer than one
+// that runs needs, and not so long that the error of one that is stopped comes much too late.
+constexpr std::chrono::seconds kQuiet{2};
 
 void copy_text(std::string_view text, std::span<char> out) {
   const size_t bytes = std::min(text.size(), out.size() - 1);

@@ -185,7 +185,7 @@ class ShmTransport final : public SharedGroup {
   // Takes one connection; false where it was a stranger's.
   bool answer(const Meeting& meeting, const Fd& listener, const std::string& name,
               Deadline deadline) {
-    if (!wait_readable(listener, deadline)) throw_missing();
+    if (!meeting.gathering->wait_readable(listener, deadline)) throw_missing();
     Fd fd(accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!fd || !same_user(fd)) return false;
     const Deadline soon = std::min(deadline, deadline_after(kHandshake));

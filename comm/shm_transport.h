@@ -13,8 +13,9 @@ struct Meeting {
   int rank = 0;
   int size = 1;
   std::shared_ptr<Store> store;
-  std::string prefix;  // of this group's keys in the store
-  std::string secret;  // known to this group's ranks alone
+  Gathering* gathering = nullptr;  // waits for other ranks are cut short where one of them fails
+  std::string prefix;              // of this group's keys in the store
+  std::string secret;              // known to this group's ranks alone
   std::chrono::milliseconds timeout{0};
 };
 

@@ -13,6 +13,7 @@
 
 #include "lockstep/comm/socket.h"
 #include "lockstep/comm/world.h"
+#include "lockstep/kernels/error.h"
 
 namespace lockstep::comm {
 
@@ -67,7 +68,9 @@ class Store {
 
   // A client of the server at `endpoint`. Throws kTimeout where none answers within the timeout,
   // kMismatch where the one that answers has another token or another job.
-  Store(Endpoint endpoint, std::string token, std::string job, std::chrono::milliseconds timeout);
+  // `host` says in messages whose store it is, such as "rank 0".
+  Store(Endpoint endpoint, std::string token, std::string job, std::chrono::milliseconds timeout,
+        std::string host = "");
   ~Store();
   Store(const Store&) = delete;
   Store& operator=(const Store&) = delete;
@@ -97,8 +100,11 @@ class Store {
   const Endpoint& endpoint() const { return endpoint_; }
 
  private:
+  friend class Gathering;
   class Lease;
 
+  // "the store of rank 0 at 10.0.0.1:29500": for messages.
+  std::string name() const;
   // Sends one request and returns the reply's value, or throws the error it says. With `wait`, the
   // server is told to give up once that long has passed.
   std::string call(std::string_view op, const std::string& frame,
@@ -108,12 +114,44 @@ class Store {
   const Endpoint endpoint_;
   const std::string token_;
   const std::string job_;
+  const std::string host_;  // who runs the server, or empty where that is not known
   std::unique_ptr<StoreServer> server_;
 
   std::mutex mutex_;  // guards what follows
   std::vector<Fd> idle_;
   std::vector<int> busy_;  // descriptors of calls under way, for close()
   bool closed_ = false;
+};
+
+// This rank's stay in a group of ranks that find each other by keys of a store. While it lasts, all
+// of them fail together: once one calls fail(), or ends without leaving, the others' check(),
+// wait_readable(), and every get() and barrier() of a name that begins with the group's throws what
+// it said, or kPeerLost naming it.
+//
+// Not thread-safe, but the store may be used meanwhile.
+class Gathering {
+ public:
+  // `group` ends in '/'. Throws what the store throws, and where the group has failed already.
+  Gathering(std::shared_ptr<Store> store, std::string group, int rank);
+  // Leaves: the end of this rank means nothing to the others any more.
+  ~Gathering();
+  Gathering(const Gathering&) = delete;
+  Gathering& operator=(const Gathering&) = delete;
+
+  void check();
+  // comm::wait_readable, cut short by a failure of the group.
+  bool wait_readable(const Fd& fd, Deadline deadline);
+  // Readable once check() will throw.
+  const Fd& fd() const;
+  // Tells the others that this rank cannot go on. kTimeout and kMismatch are theirs too; any other
+  // code is a kPeerLost to them. The first of several counts.
+  void fail(ErrorCode code, std::string_view why) noexcept;
+
+ private:
+  const std::shared_ptr<Store> store_;
+  const std::string group_;
+  std::unique_ptr<Store::Lease> lease_;
+  std::optional<Error> failure_;
 };
 
 }  // namespace lockstep::comm

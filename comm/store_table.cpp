@@ -15,6 +15,16 @@ namespace {
 // More than any job has, and few enough to list those that are missing.
 constexpr int64_t kMaxRanks = int64_t{1} << 20;
 
+bool is_group(std::string_view name) { return name.ends_with('/'); }
+
+// What others are told of a rank's failure: what is about a third rank, or about all, stays so.
+ErrorCode told(int64_t code) {
+  for (const ErrorCode kept : {ErrorCode::kTimeout, ErrorCode::kMismatch}) {
+    if (code == static_cast<int64_t>(kept)) return kept;
+  }
+  return ErrorCode::kPeerLost;
+}
+
 }  // namespace
 
 void StoreTable::handle(int64_t connection, std::string_view request) {
@@ -52,6 +62,23 @@ void StoreTable::handle(int64_t connection, std::string_view request) {
       }
       return enter_barrier(connection, key, static_cast<int>(rank), static_cast<int>(size));
     }
+    case StoreOp::kGather: {
+      const int64_t rank = frame.number();
+      if (!is_group(key) || rank < 0 || rank >= kMaxRanks) {
+        return refuse(connection, ErrorCode::kInvalidArgument,
+                      concat("want a group's name that ends in / and a rank from 0 to ",
+                             kMaxRanks - 1, ", got \"", key, "\" and ", rank));
+      }
+      return gather(connection, key, static_cast<int>(rank));
+    }
+    case StoreOp::kFail: {
+      const ErrorCode code = told(frame.number());
+      if (!is_group(key)) {
+        return refuse(connection, ErrorCode::kInvalidArgument, "want a group's name, ending in /");
+      }
+      fail_group(key, code, std::string(frame.text()));
+      return answer(connection, "");
+    }
     case StoreOp::kGiveUp:
       break;
   }
@@ -64,6 +91,10 @@ void StoreTable::leave(int64_t connection) {
   const Waiting was = std::move(found->second);
   waiting_.erase(found);
   if (was.op == StoreOp::kGet) return forget_getter(was.name, connection);
+  if (was.op == StoreOp::kGather) {
+    groups_[was.name].members.erase(connection);
+    return fail_group(was.name, ErrorCode::kPeerLost, concat("rank ", was.rank, " died"));
+  }
   Barrier& barrier = barriers_[was.name];
   barrier.arrived.erase(was.rank);
   fail_barrier(
@@ -96,6 +127,9 @@ void StoreTable::set(int64_t connection, const std::string& key, std::string val
 void StoreTable::get(int64_t connection, const std::string& key) {
   const auto found = values_.find(key);
   if (found != values_.end()) return answer(connection, found->second);
+  if (const Group* group = failed_group(key)) {
+    return refuse(connection, group->code, group->failure);
+  }
   waiting_[connection] = {StoreOp::kGet, key};
   getters_[key].insert(connection);
 }
@@ -118,6 +152,9 @@ void StoreTable::add(int64_t connection, const std::string& key, int64_t delta) 
 }
 
 void StoreTable::enter_barrier(int64_t connection, const std::string& name, int rank, int size) {
+  if (const Group* group = failed_group(name)) {
+    return refuse(connection, group->code, group->failure);
+  }
   Barrier& barrier = barriers_[name];
   if (!barrier.failure.empty()) return refuse(connection, barrier.code, barrier.failure);
   if (barrier.size == 0) barrier.size = size;
@@ -147,6 +184,41 @@ void StoreTable::fail_barrier(Barrier& barrier, ErrorCode code, const std::strin
   for (const auto& [member, waiter] : everyone) refuse(waiter, code, message);
 }
 
+void StoreTable::gather(int64_t connection, const std::string& name, int rank) {
+  if (const Group* group = failed_group(name)) {
+    return refuse(connection, group->code, group->failure);
+  }
+  waiting_[connection] = {StoreOp::kGather, name, rank};
+  groups_[name].members.insert(connection);
+}
+
+void StoreTable::fail_group(const std::string& name, ErrorCode code, const std::string& why) {
+  Group& group = groups_[name];
+  if (!group.failure.empty()) return;
+  group.code = code;
+  group.failure = why.empty() ? "a rank failed" : why;
+  const std::set<int64_t> members = std::exchange(group.members, {});
+  for (const int64_t member : members) refuse(member, code, group.failure);
+  std::vector<int64_t> waiting;
+  for (auto at = getters_.lower_bound(name); at != getters_.end() && at->first.starts_with(name);) {
+    waiting.insert(waiting.end(), at->second.begin(), at->second.end());
+    at = getters_.erase(at);
+  }
+  for (const int64_t getter : waiting) refuse(getter, code, group.failure);
+  for (auto at = barriers_.lower_bound(name); at != barriers_.end() && at->first.starts_with(name);
+       ++at) {
+    fail_barrier(at->second, code, group.failure);
+  }
+}
+
+const StoreTable::Group* StoreTable::failed_group(const std::string& key) const {
+  for (size_t at = key.find('/'); at != key.npos; at = key.find('/', at + 1)) {
+    const auto found = groups_.find(key.substr(0, at + 1));
+    if (found != groups_.end() && !found->second.failure.empty()) return &found->second;
+  }
+  return nullptr;
+}
+
 void StoreTable::give_up(int64_t connection, milliseconds waited) {
   const Waiting& was = waiting_.at(connection);
   if (was.op == StoreOp::kGet) {
@@ -154,6 +226,12 @@ void StoreTable::give_up(int64_t connection, milliseconds waited) {
                                        "\", and no rank has set it");
     forget_getter(was.name, connection);
     return refuse(connection, ErrorCode::kTimeout, message);
+  }
+  if (was.op == StoreOp::kGather) {
+    const auto group = groups_.find(was.name);
+    group->second.members.erase(connection);
+    if (group->second.members.empty()) groups_.erase(group);
+    return answer(connection, "");
   }
   Barrier& barrier = barriers_[was.name];
   std::vector<int> missing;

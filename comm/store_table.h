@@ -31,9 +31,9 @@ class StoreTable {
  private:
   // A call that waits.
   struct Waiting {
-    StoreOp op;  // kGet or kBarrier
-    std::string name;
-    int rank = -1;  // in the barrier
+    StoreOp op;        // kGet, kBarrier or kGather
+    std::string name;  // of the key, the barrier or the group
+    int rank = -1;     // in the barrier or the group
   };
   struct Barrier {
     int size = 0;
@@ -41,6 +41,13 @@ class StoreTable {
     // Set once the barrier has failed, for those who come later.
     ErrorCode code = ErrorCode::kInternal;
     std::string failure;
+  };
+
+  // Ranks that find each other by names that begin with the group's, which ends in '/'.
+  struct Group {
+    std::set<int64_t> members;  // connections
+    ErrorCode code = ErrorCode::kInternal;
+    std::string failure;  // not empty once the group has failed
   };
 
   void answer(int64_t connection, std::string_view value);
@@ -52,6 +59,11 @@ class StoreTable {
   void add(int64_t connection, const std::string& key, int64_t delta);
   void enter_barrier(int64_t connection, const std::string& name, int rank, int size);
   void fail_barrier(Barrier& barrier, ErrorCode code, const std::string& message);
+  void gather(int64_t connection, const std::string& name, int rank);
+  // The first failure counts. Ends every wait for names that begin with the group's.
+  void fail_group(const std::string& name, ErrorCode code, const std::string& why);
+  // The group of this key that has failed, if there is one.
+  const Group* failed_group(const std::string& key) const;
   void give_up(int64_t connection, std::chrono::milliseconds waited);
   void forget_getter(const std::string& key, int64_t connection);
 
@@ -60,6 +72,7 @@ class StoreTable {
   std::map<int64_t, Waiting> waiting_;                // by connection
   std::map<std::string, std::set<int64_t>> getters_;  // key -> connections in get
   std::map<std::string, Barrier> barriers_;
+  std::map<std::string, Group> groups_;
 };
 
 }  // namespace lockstep::comm

@@ -19,15 +19,26 @@ namespace lockstep::comm {
 //   request  op (u8), then per op      set: key, value     get, try_get, erase: key
 //                                      add: key, i64       barrier: name, rank i64, size i64
 //                                      give_up: milliseconds waited i64
+//                                      gather: group, rank i64    fail: group, ErrorCode i64, why
 //   reply    status (u8): 0, or 1 + ErrorCode; then the value, or the message of the error
 //
 // where texts are a length (u32) and bytes, and a reply's value is its rest. Requests of a
 // connection are answered in order, one at a time. give_up has no answer of its own: it makes the
-// server answer a get or barrier that still waits, with a timeout.
+// server answer a get or barrier that still waits, with a timeout, and a gather well.
 static_assert(std::endian::native == std::endian::little,
               "frames are written as they lie in memory");
 
-enum class StoreOp : uint8_t { kSet = 1, kGet, kTryGet, kAdd, kErase, kBarrier, kGiveUp };
+enum class StoreOp : uint8_t {
+  kSet = 1,
+  kGet,
+  kTryGet,
+  kAdd,
+  kErase,
+  kBarrier,
+  kGiveUp,
+  kGather,
+  kFail
+};
 
 inline constexpr size_t kMaxFrameBytes = kMaxKeyBytes + kMaxValueBytes + 64;
 inline constexpr uint8_t kStatusOk = 0;

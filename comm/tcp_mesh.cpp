@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <deque>
 #include <exception>
+#include <list>
 #include <mutex>
 #include <set>
 #include <thread>
@@ -20,9 +22,11 @@ namespace {
 
 constexpr std::string_view kOp = "connect";
 constexpr std::chrono::seconds kHandshake{5};
-// Connections that are being authenticated at once; more wait in the listener's queue.
-constexpr size_t kHandshakes = 64;
+// Connections that are being authenticated at once; for more the oldest gives way.
+constexpr size_t kHandshakes = 128;
 constexpr std::chrono::milliseconds kLook{20};
+// One try to connect, before a look at whether the group has failed.
+constexpr std::chrono::milliseconds kTry{1000};
 
 enum class Purpose : int32_t { kControl = 0, kRing = 1 };
 
@@ -50,7 +54,7 @@ class Answering {
       const std::lock_guard lock(mutex_);
       for (const int fd : open_) shutdown(fd, SHUT_RDWR);
     }
-    for (std::thread& handshake : handshakes_) handshake.join();
+    for (Handshake& handshake : handshakes_) handshake.thread.join();
   }
 
   // Throws kTimeout naming the ranks that have not called.
@@ -64,10 +68,16 @@ class Answering {
                            " for ", rank_list(missing()), " to connect"));
       }
       changed_.wait_for(lock, kLook);
+      meeting_.gathering->check();
     }
   }
 
  private:
+  struct Handshake {
+    std::thread thread;
+    std::atomic<bool> done{false};
+  };
+
   int before() const { return (meeting_.rank + meeting_.size - 1) % meeting_.size; }
 
   // REQUIRES: locked.
@@ -83,22 +93,22 @@ class Answering {
   void accept() {
     try {
       while (!stop_.load()) {
-        bool full = false;
-        {
-          const std::lock_guard lock(mutex_);
-          full = open_.size() >= kHandshakes;
-        }
-        if (full) {
-          std::this_thread::sleep_for(kLook);
-          continue;
-        }
         if (!wait_readable(listener_, deadline_after(kLook))) continue;
         Fd fd = try_accept(listener_, kOp);
         if (!fd) continue;
         const std::lock_guard lock(mutex_);
-        open_.insert(fd.get());
-        handshakes_.emplace_back(
-            [this, connection = std::move(fd)]() mutable { answer(std::move(connection)); });
+        // The oldest gives way: silent strangers must not keep a rank out.
+        if (open_.size() >= kHandshakes) shutdown(open_.front(), SHUT_RDWR);
+        open_.push_back(fd.get());
+        handshakes_.remove_if([](Handshake& handshake) {
+          if (handshake.done.load()) handshake.thread.join();
+          return !handshake.thread.joinable();
+        });
+        Handshake& handshake = handshakes_.emplace_back();
+        handshake.thread = std::thread([this, &handshake, connection = std::move(fd)]() mutable {
+          answer(std::move(connection));
+          handshake.done.store(true);
+        });
       }
     } catch (...) {
       const std::lock_guard lock(mutex_);
@@ -114,13 +124,17 @@ class Answering {
       const Deadline soon = deadline_after(kHandshake);
       authenticate_as_listener(fd, meeting_.secret, context_of(meeting_, meeting_.rank), soon, kOp,
                                "a process");
+      {
+        const std::lock_guard lock(mutex_);
+        std::erase(open_, number);  // no stranger: it gives way to nobody
+      }
       read_full(fd, &said, sizeof said, soon, kOp, "a rank");
       proved = true;
     } catch (const std::exception&) {
       // A stranger, or a rank that died: who waits for it will say so.
     }
     const std::lock_guard lock(mutex_);
-    open_.erase(number);
+    std::erase(open_, number);
     if (!proved) return;
     const bool caller = said.rank > meeting_.rank && said.rank < meeting_.size;
     if (said.purpose == Purpose::kControl && caller && !mesh_.control[said.rank]) {
@@ -137,8 +151,8 @@ class Answering {
   std::atomic<bool> stop_{false};
   std::mutex mutex_;  // guards what follows, and the mesh's connections from others
   std::condition_variable changed_;
-  std::set<int> open_;  // descriptors that are being authenticated
-  std::vector<std::thread> handshakes_;
+  std::deque<int> open_;             // descriptors that are being authenticated, oldest first
+  std::list<Handshake> handshakes_;  // of the acceptor's thread until it has ended
   std::exception_ptr failure_;
   std::thread acceptor_;
 };
@@ -146,8 +160,29 @@ class Answering {
 Fd call(const Meeting& meeting, int peer, const Endpoint& where, Purpose purpose,
         Deadline deadline) {
   const std::string who = concat("rank ", peer, " at ", to_string(where));
-  Fd fd = connect_tcp(where, deadline, kOp);
-  authenticate_as_connector(fd, meeting.secret, context_of(meeting, peer), deadline, kOp, who);
+  Fd fd;
+  std::string reason = "no answer";
+  while (!fd) {
+    fd = try_connect_tcp(where, std::min(deadline, deadline_after(kTry)), kOp, reason);
+    try {
+      if (fd) {
+        authenticate_as_connector(fd, meeting.secret, context_of(meeting, peer), deadline, kOp,
+                                  who);
+      }
+    } catch (const Error& error) {
+      // It drops connections where strangers make too many; where it died, the group fails.
+      if (error.code() != ErrorCode::kPeerLost) throw;
+      reason = error.what();
+      fd.reset();
+    }
+    if (fd) break;
+    meeting.gathering->check();
+    if (Clock::now() >= deadline) {
+      throw Error(ErrorCode::kTimeout, kOp,
+                  concat("cannot connect to ", who, " in time (", reason, ")"));
+    }
+    std::this_thread::sleep_for(kLook);
+  }
   const Introduction introduction{meeting.rank, purpose};
   write_full(fd, &introduction, sizeof introduction, deadline, kOp, who);
   return fd;

@@ -26,6 +26,7 @@ struct Command {
 };
 
 extern const Command kRunCommand;      // run.cpp
+extern const Command kDoctorCommand;   // doctor.cpp
 extern const Command kInspectCommand;  // inspect.cpp
 extern const Command kConvertCommand;  // convert.cpp
 extern const Command kDiffCommand;     // diff.cpp

@@ -34,6 +34,9 @@ std::string name_of(int signal) {
   return concat("signal ", signal, " (", text != nullptr ? text : "unknown", ")");
 }
 
+// How often a launcher whose ranks have ended well asks whether those of other hosts have.
+constexpr milliseconds kAskNodes{200};
+
 int prefix_columns(int rank) { return static_cast<int>(concat("[", rank, "] ").size()); }
 
 }  // namespace
@@ -53,6 +56,8 @@ Launcher::Launcher(Guard& guard) : guard_(guard) {
   if (!signals_) throw Error(ErrorCode::kIo, "run", concat("signalfd: ", ::strerror(errno)));
 }
 
+Launcher::~Launcher() { ::sigprocmask(SIG_SETMASK, &old_mask_, nullptr); }
+
 int Launcher::run(Job job) {
   job_ = std::move(job);
   adopt_orphans();
@@ -60,7 +65,17 @@ int Launcher::run(Job job) {
   while (any_running()) step();
   say_verdict();
   end_children_except(guard_.pid());
+  awaits_nodes_ = job_.nodes != nullptr && status() == 0;
+  while (awaits_nodes_ && status() == 0 && !job_.nodes->all_done()) step();
+  if (interrupted_ != 0) {
+    tell_nodes(128 + interrupted_, true, concat("the launcher got ", name_of(interrupted_)));
+  }
   flush();
+  return status();
+}
+
+int Launcher::status() const {
+  if (elsewhere_) return elsewhere_->status;
   if (failed_rank_ < 0) return interrupted_ != 0 ? 128 + interrupted_ : 0;
   return WIFEXITED(failed_status_) ? WEXITSTATUS(failed_status_) : 128 + WTERMSIG(failed_status_);
 }
@@ -73,17 +88,20 @@ void Launcher::start_all() {
   ranks_.resize(job_.environments.size());
   try {
     for (size_t rank = 0; rank < ranks_.size(); ++rank) start(static_cast<int>(rank));
-  } catch (const Error&) {
+  } catch (const Error& error) {
     end_children_except(guard_.pid());
+    tell_nodes(1, true, error.what());
     throw;
   }
 }
 
 void Launcher::start(int number) {
   Rank& rank = ranks_[static_cast<size_t>(number)];
+  const int world_rank = number_of(static_cast<size_t>(number));
   if (!job_.log_dir.empty()) {
-    const std::string file = concat(job_.log_dir, "/rank-", number, ".log");
-    rank.log = Fd(::open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+    const std::string file = concat(job_.log_dir, "/rank-", world_rank, ".log");
+    const int how = job_.append_log ? O_APPEND : O_TRUNC;
+    rank.log = Fd(::open(file.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | how, 0666));
     if (!rank.log) {
       throw Error(ErrorCode::kIo, "run",
                   concat("cannot write \"", file, "\": ", ::strerror(errno)));
@@ -91,14 +109,15 @@ void Launcher::start(int number) {
   }
   Channel channels[3];
   for (const int stream : {STDOUT_FILENO, STDERR_FILENO}) {
-    channels[stream] =
-        output_.is_live(number, stream) ? make_terminal(prefix_columns(number)) : make_pipe();
+    channels[stream] = output_.is_live(world_rank, stream)
+                           ? make_terminal(prefix_columns(world_rank))
+                           : make_pipe();
     rank.output[stream] = std::move(channels[stream].ours);
   }
   // Rank 0 reads what is piped into the launcher. A terminal is nobody's: the ranks are not its
   // foreground, and would be stopped for reading it.
   Fd null;
-  if (number != 0 || ::isatty(STDIN_FILENO) == 1) {
+  if (world_rank != 0 || ::isatty(STDIN_FILENO) == 1) {
     null = Fd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   }
   Start start;
@@ -126,7 +145,10 @@ void Launcher::step() {
       }
     }
   }
-  const Deadline next = std::min({verdict_at_, term_at_, kill_at_});
+  const bool hears = job_.nodes != nullptr && !elsewhere_ && !told_nodes_;
+  polled.push_back({hears ? job_.nodes->fd() : -1, POLLIN, 0});
+  Deadline next = std::min({verdict_at_, term_at_, kill_at_});
+  if (awaits_nodes_) next = std::min(next, comm::deadline_after(kAskNodes));
   const int wait = next == Deadline::max() ? -1 : comm::poll_ms(next);
   if (::poll(polled.data(), polled.size(), wait) < 0) return;
   if (polled[1].revents != 0) output_.write_some();
@@ -135,7 +157,21 @@ void Launcher::step() {
     if (polled[i + 2].revents != 0) read_output(sources[i].first, sources[i].second, false);
   }
   if (polled[0].revents != 0) read_signals();
+  if (polled.back().revents != 0) hear_nodes();
   escalate();
+}
+
+void Launcher::hear_nodes() {
+  elsewhere_ = job_.nodes->failure();
+  if (!elsewhere_) return;
+  output_.say(elsewhere_->text);
+  // The ranks here are likely to have errors of their own for it, which are worth reading.
+  term_at_ = std::min(term_at_, comm::deadline_after(std::max(kSettle, job_.grace)));
+}
+
+void Launcher::tell_nodes(int status, bool is_last, const std::string& text) {
+  if (job_.nodes == nullptr || elsewhere_ || std::exchange(told_nodes_, true)) return;
+  job_.nodes->fail({status, is_last, concat(text, ", on node ", job_.nodes->node())});
 }
 
 void Launcher::read_signals() {
@@ -144,8 +180,8 @@ void Launcher::read_signals() {
     const int signal = static_cast<int>(info.ssi_signo);
     if (signal == SIGWINCH) {
       for (const int stream : {STDOUT_FILENO, STDERR_FILENO}) {
-        if (ranks_[0].output[stream] && output_.is_live(0, stream)) {
-          copy_window_size(ranks_[0].output[stream], prefix_columns(0));
+        if (ranks_[0].output[stream] && output_.is_live(number_of(0), stream)) {
+          copy_window_size(ranks_[0].output[stream], prefix_columns(number_of(0)));
         }
       }
     } else if (signal != SIGCHLD) {
@@ -192,7 +228,7 @@ void Launcher::ended(int number, int status) {
     close_output(number, stream);
   }
   const bool good = WIFEXITED(status) && WEXITSTATUS(status) == 0;
-  if (good || interrupted_ != 0) return;
+  if (good || interrupted_ != 0 || elsewhere_) return;
   if (failed_rank_ < 0) {
     verdict_at_ = comm::deadline_after(kSettle);
     term_at_ = comm::deadline_after(std::max(kSettle, job_.grace));
@@ -207,10 +243,13 @@ void Launcher::say_verdict() {
   if (verdict_at_ == Deadline::max()) return;
   verdict_at_ = Deadline::max();
   const int status = failed_status_;
-  output_.say(concat("rank ", failed_rank_, " (pid ", ranks_[static_cast<size_t>(failed_rank_)].pid,
-                     ") ",
-                     WIFEXITED(status) ? concat("ended with status ", WEXITSTATUS(status))
-                                       : concat("was killed by ", name_of(WTERMSIG(status)))));
+  const std::string text =
+      concat("rank ", number_of(static_cast<size_t>(failed_rank_)), " (pid ",
+             ranks_[static_cast<size_t>(failed_rank_)].pid, ") ",
+             WIFEXITED(status) ? concat("ended with status ", WEXITSTATUS(status))
+                               : concat("was killed by ", name_of(WTERMSIG(status))));
+  output_.say(text);
+  tell_nodes(this->status(), false, text);
 }
 
 void Launcher::read_output(int number, int stream, bool all) {
@@ -224,9 +263,10 @@ void Launcher::read_output(int number, int stream, bool all) {
     // A terminal whose other end has closed says EIO where a pipe says end of file.
     if (got <= 0) return close_output(number, stream);
     const std::string_view text(bytes, static_cast<size_t>(got));
-    output_.feed(number, stream, text);
+    output_.feed(number_of(static_cast<size_t>(number)), stream, text);
     if (rank.log && ::write(rank.log.get(), text.data(), text.size()) < 0) {
-      output_.say(concat("cannot write the log of rank ", number, ": ", ::strerror(errno)));
+      output_.say(concat("cannot write the log of rank ", number_of(static_cast<size_t>(number)),
+                         ": ", ::strerror(errno)));
       rank.log.reset();
     }
   } while (all);
@@ -236,7 +276,7 @@ void Launcher::close_output(int number, int stream) {
   Fd& output = ranks_[static_cast<size_t>(number)].output[stream];
   if (!output) return;
   output.reset();
-  output_.end(number, stream);
+  output_.end(number_of(static_cast<size_t>(number)), stream);
 }
 
 void Launcher::escalate() {
@@ -271,7 +311,7 @@ void Launcher::signal_running(int signal) {
 std::string Launcher::running_ranks() const {
   std::vector<int> running;
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-    if (ranks_[rank].running) running.push_back(static_cast<int>(rank));
+    if (ranks_[rank].running) running.push_back(number_of(rank));
   }
   return comm::rank_list(running);
 }

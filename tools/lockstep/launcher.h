@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lockstep/comm/socket.h"
+#include "nodes.h"
 #include "output.h"
 #include "process.h"
 
@@ -14,14 +15,17 @@ namespace lockstep::cli {
 struct Job {
   std::string file;                    // what to execute
   std::vector<std::string> arguments;  // with the program's name first
-  // Each rank's environment, NAME=value; as many ranks as there are.
+  // Each rank's environment, NAME=value; as many ranks as this host has.
   std::vector<std::vector<std::string>> environments;
-  std::string log_dir;  // empty: none
+  int first_rank = 0;       // the world's number of the first of them
+  std::string log_dir;      // empty: none
+  bool append_log = false;  // for a restart
   // How long the other ranks may go on after one has failed, and again after SIGTERM.
   std::chrono::milliseconds grace{3000};
+  Nodes* nodes = nullptr;  // the launchers of other hosts, who have begun this start too
 };
 
-// Runs the ranks of one job to their end, in one thread with one poll loop.
+// Runs the ranks of one job on this host to their end, in one thread with one poll loop.
 //
 // The first rank that fails (a status other than 0, or a signal) decides: the others have the grace
 // to print errors of their own, then get SIGTERM, then SIGKILL. Of ranks that fail within kSettle
@@ -34,12 +38,19 @@ class Launcher {
   // Blocks the signals it handles, for this thread and those it starts later.
   // `guard` is told of each rank.
   explicit Launcher(Guard& guard);
+  ~Launcher();
+  Launcher(const Launcher&) = delete;
+  Launcher& operator=(const Launcher&) = delete;
 
   // Starts the ranks and waits for their end; nothing they started is left. Returns 0, the first
-  // failure's status, or 128 + the signal that killed that rank or was sent to this process.
+  // failure's status, or 128 + the signal that killed that rank or was sent to this process. Waits
+  // for the ranks of other hosts, too; where one of those fails, its status counts.
   // Throws kInvalidArgument where the program cannot be executed, kIo where the system refuses
   // something else; then no rank is left either. Once only.
   int run(Job job);
+  // Whether a signal was sent to this process, or nobody reads its output any more.
+  // Here or on another host: there is no sense in another start.
+  bool was_interrupted() const { return interrupted_ != 0 || (elsewhere_ && elsewhere_->is_last); }
 
  private:
   static constexpr std::chrono::milliseconds kSettle{200};
@@ -59,6 +70,10 @@ class Launcher {
   void reap();
   void ended(int rank, int status);
   void say_verdict();
+  void hear_nodes();
+  void tell_nodes(int status, bool is_last, const std::string& text);
+  int status() const;
+  int number_of(size_t local) const { return job_.first_rank + static_cast<int>(local); }
   // Reads what a rank has written; with `all`, to the end of what is there.
   void read_output(int rank, int stream, bool all);
   void close_output(int rank, int stream);
@@ -78,7 +93,10 @@ class Launcher {
   int failed_rank_ = -1;
   int failed_status_ = 0;  // as waitpid gave it
   comm::Deadline verdict_at_ = comm::Deadline::max();
-  int interrupted_ = 0;  // the first signal that this process got
+  std::optional<NodeFailure> elsewhere_;  // the failure of another host came first
+  bool told_nodes_ = false;
+  bool awaits_nodes_ = false;  // the ranks of this host have ended well
+  int interrupted_ = 0;        // the first signal that this process got
   bool reader_gone_ = false;
   comm::Deadline term_at_ = comm::Deadline::max();
   comm::Deadline kill_at_ = comm::Deadline::max();

@@ -13,8 +13,8 @@
 namespace lockstep::cli {
 namespace {
 
-const Command* const kCommands[] = {&kRunCommand, &kInspectCommand, &kConvertCommand,
-                                    &kDiffCommand};
+const Command* const kCommands[] = {&kRunCommand, &kDoctorCommand, &kInspectCommand,
+                                    &kConvertCommand, &kDiffCommand};
 
 void print_usage(std::FILE* to) {
   std::fprintf(to, "usage: lockstep COMMAND [OPTIONS]\n\ncommands:\n");
