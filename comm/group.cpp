@@ -26,6 +26,8 @@ namespace lockstep::comm {
 namespace {
 
 constexpr std::string_view kOp = "connect";
+// The reason why a group failed comes behind the end of a rank's connections at most by this.
+constexpr std::chrono::milliseconds kWhy{200};
 constexpr std::array<std::string_view, 3> kTransports = {"thread", "shm", "tcp"};
 
 // An option, or else the environment's; and which of the two it is, for messages.
@@ -153,6 +155,8 @@ std::unique_ptr<Transport> meet(const World& world, std::shared_ptr<Store> store
     return made_transport;
   } catch (...) {
     const Failure failure = Failure::current(kOp);
+    // Where rank 0 gave up and took the store along, the group's failure came before and says why.
+    if (failure.code == ErrorCode::kPeerLost) gathering.wait_readable({}, deadline_after(kWhy));
     gathering.fail(failure.code, concat("rank ", world.rank, " could not join: ", failure.message));
     throw;
   }

@@ -46,6 +46,7 @@ template <class Ready>
 void SharedGroup::sleep_or_raise(const Ready& ready, Deadline deadline) {
   const auto is_ready = [&](int peer) { return peer == rank() || ready(peer); };
   Member& me = self();
+  me.beat.fetch_add(1, std::memory_order_relaxed);
   const uint32_t bell = me.bell.load();
   me.sleeping.store(1);
   // Whoever changes something after this has seen that this rank sleeps; what changed before it is
@@ -76,11 +77,7 @@ void SharedGroup::sleep_or_raise(const Ready& ready, Deadline deadline) {
     }
     late.push_back(peer);
   }
-  if (!late.empty() && Clock::now() >= deadline) {
-    throw Error(ErrorCode::kTimeout, op_,
-                concat("rank ", rank(), " waited ", seconds_text(timeout()), " for ",
-                       rank_list(late), "; a longer wait is LOCKSTEP_TIMEOUT"));
-  }
+  if (!late.empty() && Clock::now() >= deadline) raise_late(late);
 }
 
 }  // namespace lockstep::comm

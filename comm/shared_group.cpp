@@ -17,6 +17,9 @@ constexpr size_t kOneShotBytes = size_t{32} << 10;
 // that runs needs, and not so long that the error of one that is stopped comes much too late.
 constexpr std::chrono::seconds kQuiet{2};
 
+// Who waits beats several times within this, even on a loaded machine.
+constexpr std::chrono::milliseconds kBeats{300};
+
 void copy_text(std::string_view text, std::span<char> out) {
   const size_t bytes = std::min(text.size(), out.size() - 1);
   std::memcpy(out.data(), text.data(), bytes);
@@ -82,6 +85,28 @@ void SharedGroup::raise_left(int peer) {
     default:
       throw Error(ErrorCode::kPeerLost, op_, concat("rank ", peer, " left: ", message));
   }
+}
+
+void SharedGroup::raise_late(const std::vector<int>& late) {
+  // A rank that this one waits for may itself wait for another. Who waits beats, so that whoever
+  // does not beat for a while is stopped, or busy with something else.
+  std::vector<uint32_t> beats(size());
+  for (int peer = 0; peer < size(); ++peer) beats[peer] = peers_[peer].member->beat.load();
+  const Deadline end = deadline_after(kBeats);
+  while (Clock::now() < end) {
+    self().beat.fetch_add(1, std::memory_order_relaxed);
+    std::this_thread::sleep_for(kBeats / 10);
+  }
+  std::vector<int> stalled;
+  for (int peer = 0; peer < size(); ++peer) {
+    const Member& member = *peers_[peer].member;
+    const bool left = member.left.load() != 0;
+    if (peer != rank() && !left && member.beat.load() == beats[peer]) stalled.push_back(peer);
+  }
+  throw Error(
+      ErrorCode::kTimeout, op_,
+      concat("rank ", rank(), " waited ", seconds_text(timeout()), " for ",
+             rank_list(stalled.empty() ? late : stalled), "; a longer wait is LOCKSTEP_TIMEOUT"));
 }
 
 void SharedGroup::post(Member::Counter& counter, uint64_t value) {

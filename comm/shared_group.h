@@ -49,6 +49,8 @@ struct Member {
   // A rank that sleeps waits on the bell; whoever changes something that it may wait for rings.
   alignas(64) std::atomic<uint32_t> sleeping;
   std::atomic<uint32_t> bell;
+  // Changes a few times a second while this rank waits for others: it is not the one to blame.
+  std::atomic<uint32_t> beat;
   // 1 while this rank reads or writes other ranks' buffers.
   alignas(64) std::atomic<uint32_t> touching;
   // 1 once this rank takes no further part; the reason is written first.
@@ -112,6 +114,8 @@ class SharedGroup : public Transport, private RingLink {
   template <class Ready>
   void sleep_or_raise(const Ready& ready, Deadline deadline);
   [[noreturn]] void raise_left(int peer);
+  // Of those that did not come, or are behind it that others did not come: who does not even wait.
+  [[noreturn]] void raise_late(const std::vector<int>& late);
   void post(Member::Counter& counter, uint64_t value);
   void ring_bells();
   void ring_bell(Member& member);

@@ -11,6 +11,7 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "lockstep/comm/futex.h"
 #include "lockstep/comm/host_memory.h"
@@ -31,6 +32,8 @@ constexpr std::chrono::microseconds kSpin{50};
 // The reason why a rank left comes behind its connections' end at most by this.
 constexpr std::chrono::milliseconds kReason{200};
 constexpr size_t kMaxReason = 2048;
+// Ranks that wait for each other give up at the same time, but for this.
+constexpr std::chrono::milliseconds kOthersTime{500};
 
 enum class MessageKind : uint32_t { kArrival = 1, kLeft = 2 };
 
@@ -60,7 +63,8 @@ class TcpTransport final : public Transport, private RingLink {
         wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
         mesh_(connect_mesh(meeting)),
         exchanges_(meeting.size),
-        payloads_(meeting.size) {
+        payloads_(meeting.size),
+        gave_up_(meeting.size) {
     if (!wake_) throw Error(ErrorCode::kIo, "connect", "no eventfd");
   }
 
@@ -90,6 +94,9 @@ class TcpTransport final : public Transport, private RingLink {
   // A connection to `peer` has ended: with its reason if there is one.
   [[noreturn]] void raise_lost(int peer);
   [[noreturn]] void raise_late(bool to_send, bool to_receive);
+  // Who, of all others, does not say within a moment that it has given up too.
+  std::vector<int> silent_ranks();
+  void tell_why(const Failure& why) noexcept;
   void idle(bool to_send, bool to_receive);
 
   size_t try_send(const void* data, size_t bytes) override;
@@ -115,6 +122,8 @@ class TcpTransport final : public Transport, private RingLink {
   Deadline deadline_;
   Deadline idle_since_;
   bool is_idle_ = false;
+  bool told_why_ = false;      // the others were
+  std::vector<bool> gave_up_;  // by rank: it said so
 };
 
 void TcpTransport::run(const Collective& collective) {
@@ -288,6 +297,15 @@ void TcpTransport::raise_left(int peer, const Header& header) {
     text = "it did not say why";
   }
   const auto code = static_cast<ErrorCode>(header.code);
+  if (code == ErrorCode::kTimeout && !told_why_) {
+    // It may have waited for one that waits like this rank; who does not is to blame.
+    gave_up_[peer] = true;
+    tell_why({code, std::string(op), text});
+    const std::vector<int> silent = silent_ranks();
+    if (!silent.empty()) {
+      text += concat("; ", rank_list(silent), silent.size() == 1 ? " does" : " do", " not answer");
+    }
+  }
   const bool about_others =
       code == ErrorCode::kTimeout || code == ErrorCode::kMismatch || code == ErrorCode::kPeerLost;
   throw Error(about_others ? code : ErrorCode::kPeerLost, op,
@@ -325,11 +343,35 @@ void TcpTransport::raise_late(bool to_send, bool to_receive) {
         peer != rank() && exchange.received < sizeof(Header) + exchange.payload.size();
     if (silent) late.push_back(peer);
   }
+  if (late.empty()) {
+    // Around the ring every rank waits for one that may itself wait for another.
+    tell_why({ErrorCode::kTimeout, std::string(collective_->request.name()),
+              concat("rank ", rank(), " waited ", seconds_text(timeout()))});
+    late = silent_ranks();
+  }
   if (late.empty() && to_receive) late.push_back(before());
   if (late.empty()) late.push_back(to_send ? next() : before());
   throw Error(ErrorCode::kTimeout, collective_->request.name(),
               concat("rank ", rank(), " waited ", seconds_text(timeout()), " for ", rank_list(late),
                      "; a longer wait is LOCKSTEP_TIMEOUT"));
+}
+
+std::vector<int> TcpTransport::silent_ranks() {
+  std::vector<int> silent;
+  const Deadline deadline = deadline_after(kOthersTime);
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank() || gave_up_[peer]) continue;
+    const Fd& fd = mesh_.control[peer];
+    Header header{};
+    ssize_t bytes = -1;
+    do {
+      bytes = recv(fd.get(), &header, sizeof header, MSG_PEEK | MSG_DONTWAIT);
+    } while (bytes < 0 && (errno == EAGAIN || errno == EINTR) && wait_readable(fd, deadline));
+    const bool gave_up =
+        bytes == static_cast<ssize_t>(sizeof header) && header.kind == MessageKind::kLeft;
+    if (!gave_up) silent.push_back(peer);
+  }
+  return silent;
 }
 
 // Returns when something may have changed. Tries again for a while before it sleeps.
@@ -397,6 +439,16 @@ void TcpTransport::wait(bool to_send, bool to_receive) {
 }
 
 void TcpTransport::leave(const Failure& why) noexcept {
+  tell_why(why);
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer != rank()) shutdown(mesh_.control[peer].get(), SHUT_WR);
+  }
+  shutdown(mesh_.to_next.get(), SHUT_WR);
+}
+
+// The first reason counts.
+void TcpTransport::tell_why(const Failure& why) noexcept {
+  if (std::exchange(told_why_, true)) return;
   std::string text = why.message.substr(0, kMaxReason);
   const Header header{MessageKind::kLeft, static_cast<uint32_t>(text.size()), completed_,
                       static_cast<uint64_t>(why.code), 0};
@@ -411,9 +463,7 @@ void TcpTransport::leave(const Failure& why) noexcept {
       [[maybe_unused]] const ssize_t sent =
           send(fd, text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     }
-    shutdown(fd, SHUT_WR);
   }
-  shutdown(mesh_.to_next.get(), SHUT_WR);
 }
 
 }  // namespace

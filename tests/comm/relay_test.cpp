@@ -40,7 +40,8 @@ class Relays : public testing::Test {
           Options options;
           options.transport = "tcp";
           options.timeout = timeout;
-          const auto comm = connect(world, Store::connect(world, timeout), options);
+          const auto comm =
+              connect(world, Store::connect(world, std::chrono::seconds(60)), options);
           fn(*comm);
         } catch (const Error& error) {
           endings[static_cast<size_t>(rank)] = {error.what(), error.code()};

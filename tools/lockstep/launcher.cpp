@@ -41,22 +41,24 @@ int prefix_columns(int rank) { return static_cast<int>(concat("[", rank, "] ").s
 
 }  // namespace
 
-Launcher::Launcher(Guard& guard) : guard_(guard) {
-  sigset_t handled;
-  sigemptyset(&handled);
+BlockedSignals::BlockedSignals() {
+  sigemptyset(&handled_);
   for (const int signal : {SIGINT, SIGTERM, SIGQUIT, SIGCHLD, SIGWINCH}) {
-    sigaddset(&handled, signal);
+    sigaddset(&handled_, signal);
   }
   struct sigaction hangup {};
   ::sigaction(SIGHUP, nullptr, &hangup);
-  if (hangup.sa_handler != SIG_IGN) sigaddset(&handled, SIGHUP);  // else nohup's wish
-  ::sigprocmask(SIG_BLOCK, &handled, &old_mask_);
+  if (hangup.sa_handler != SIG_IGN) sigaddset(&handled_, SIGHUP);  // else nohup's wish
+  ::sigprocmask(SIG_BLOCK, &handled_, &before_);
   ::signal(SIGPIPE, SIG_IGN);
-  signals_ = Fd(::signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK));
-  if (!signals_) throw Error(ErrorCode::kIo, "run", concat("signalfd: ", ::strerror(errno)));
 }
 
-Launcher::~Launcher() { ::sigprocmask(SIG_SETMASK, &old_mask_, nullptr); }
+Launcher::Launcher(Guard& guard, const BlockedSignals& blocked)
+    : guard_(guard),
+      signals_(::signalfd(-1, &blocked.handled(), SFD_CLOEXEC | SFD_NONBLOCK)),
+      old_mask_(blocked.before()) {
+  if (!signals_) throw Error(ErrorCode::kIo, "run", concat("signalfd: ", ::strerror(errno)));
+}
 
 int Launcher::run(Job job) {
   job_ = std::move(job);

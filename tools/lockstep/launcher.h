@@ -25,6 +25,20 @@ struct Job {
   Nodes* nodes = nullptr;  // the launchers of other hosts, who have begun this start too
 };
 
+// The signals that launchers handle, blocked for good in the calling thread and those that it
+// starts later: a thread that does not block one could swallow it.
+class BlockedSignals {
+ public:
+  BlockedSignals();
+  const sigset_t& handled() const { return handled_; }
+  // The mask that this process had, and its ranks have.
+  const sigset_t& before() const { return before_; }
+
+ private:
+  sigset_t handled_{};
+  sigset_t before_{};
+};
+
 // Runs the ranks of one job on this host to their end, in one thread with one poll loop.
 //
 // The first rank that fails (a status other than 0, or a signal) decides: the others have the grace
@@ -35,12 +49,8 @@ struct Job {
 // go to every rank's process group, a second one as SIGKILL.
 class Launcher {
  public:
-  // Blocks the signals it handles, for this thread and those it starts later.
   // `guard` is told of each rank.
-  explicit Launcher(Guard& guard);
-  ~Launcher();
-  Launcher(const Launcher&) = delete;
-  Launcher& operator=(const Launcher&) = delete;
+  Launcher(Guard& guard, const BlockedSignals& blocked);
 
   // Starts the ranks and waits for their end; nothing they started is left. Returns 0, the first
   // failure's status, or 128 + the signal that killed that rank or was sent to this process. Waits
@@ -88,7 +98,7 @@ class Launcher {
   Output output_;
   std::vector<Rank> ranks_;
   Fd signals_;
-  sigset_t old_mask_{};
+  const sigset_t old_mask_;
 
   int failed_rank_ = -1;
   int failed_status_ = 0;  // as waitpid gave it

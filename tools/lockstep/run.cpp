@@ -129,6 +129,7 @@ Served serve(const RunOptions& options) {
 int run_job(const RunOptions& options) {
   const std::string file = find_program(options.program[0]);
   Guard guard;
+  const BlockedSignals blocked;  // before the first thread
   std::unique_ptr<Nodes> nodes;
   if (options.nodes > 1) {
     nodes = std::make_unique<Nodes>(
@@ -136,7 +137,7 @@ int run_job(const RunOptions& options) {
         comm::default_timeout());
   }
   for (int restart = 0;; ++restart) {
-    Launcher launcher(guard);
+    Launcher launcher(guard, blocked);
     Served served;
     if (options.node == 0) served = serve(options);
     JobStart start = served.start;
