@@ -57,24 +57,36 @@ std::string seconds_between(int64_t from_us, int64_t to_us) {
   return concat(static_cast<double>(std::max<int64_t>(to_us - from_us, 0)) / 1e6, " s");
 }
 
-// "  ranks 0, 2 asked for barrier": who shares a text, in order of the lowest rank.
-void list(std::string& out, const std::vector<std::pair<std::string, std::vector<int>>>& said) {
-  for (const auto& [text, ranks] : said) out += concat("    ", rank_list(ranks), " ", text, "\n");
-}
+// What several ranks did alike, and when the first of them did it; 0 where that does not matter.
+struct Said {
+  std::string text;
+  int64_t us;
+  std::vector<int> ranks;
+};
 
-void say(std::vector<std::pair<std::string, std::vector<int>>>& said, int rank,
-         const std::string& text) {
-  for (auto& [known, ranks] : said) {
-    if (known != text) continue;
-    ranks.push_back(rank);
+void say(std::vector<Said>& said, int rank, const std::string& text, int64_t us = 0) {
+  for (Said& known : said) {
+    if (known.text != text) continue;
+    known.ranks.push_back(rank);
+    known.us = std::min(known.us, us);
     return;
   }
-  said.push_back({text, {rank}});
+  said.push_back({text, us, {rank}});
+}
+
+// "    ranks 0, 2 asked for barrier, done, at 12:00:01.000000", in order of the lowest rank.
+std::string list(const std::vector<Said>& said) {
+  std::string out;
+  for (const Said& one : said) {
+    const std::string when = one.us == 0 ? "" : concat(", at ", clock_text(one.us));
+    out += concat("    ", rank_list(one.ranks), " ", one.text, when, "\n");
+  }
+  return out;
 }
 
 // Why two ranks of a group are not at the same place, at `sequence`; empty where they are.
 std::string difference_at(const Members& members, uint64_t sequence) {
-  std::vector<std::pair<std::string, std::vector<int>>> said;
+  std::vector<Said> said;
   bool missing = false;
   bool unfinished = false;
   std::set<std::string> requests;
@@ -98,20 +110,14 @@ std::string difference_at(const Members& members, uint64_t sequence) {
     } else {
       requests.insert(entry->request);
       unfinished = unfinished || entry->state != "done";
-      say(said, rank,
-          concat("asked for ", entry->request, ", ", entry->state, ", at ",
-                 clock_text(entry->queued_us)));
+      say(said, rank, concat("asked for ", entry->request, ", ", entry->state), entry->queued_us);
     }
   }
-  // Times differ between ranks that otherwise agree.
   if (requests.size() > 1 || missing || unfinished) {
-    std::string out = concat("  collective ", sequence, " is the first that ",
-                             requests.size() > 1 ? "ranks disagree about"
-                             : missing           ? "some ranks did not ask for"
-                                                 : "did not finish everywhere",
-                             ":\n");
-    list(out, said);
-    return out;
+    const char* fault = requests.size() > 1 ? "ranks disagree about"
+                        : missing           ? "some ranks did not ask for"
+                                            : "did not finish everywhere";
+    return concat("  collective ", sequence, " is the first that ", fault, ":\n") + list(said);
   }
   return "";
 }
