@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes files/: what the safetensors and NumPy packages save, for the tests of our readers.
 
-    python3 make_files.py       (needs numpy and safetensors; made with 2.4.6 and 0.8.0)
+    python3 make_files.py       (made with numpy 2.4.6, safetensors 0.8.0 and torch 2.15)
 
 With paths as arguments it instead reads files that Lockstep wrote, by the same packages, and holds
 their values to the formula: python3 make_files.py model.safetensors arrays.npz array.npy
@@ -41,17 +41,19 @@ ARRAYS = {
 
 
 def write():
+    import safetensors.torch
+    import torch
     os.makedirs(FOLDER, exist_ok=True)
     os.chdir(FOLDER)
     safetensors.numpy.save_file(ARRAYS, "arrays.safetensors", metadata={"format": "np"})
-    # A state dict as PyTorch's DistributedDataParallel leaves it: names with "module.", and the
-    # count that its BatchNorm keeps.
-    safetensors.numpy.save_file({
-        "module.0.weight": array(1, "f4", 3, 5), "module.0.bias": array(2, "f4", 3),
-        "module.1.weight": array(3, "f4", 3), "module.1.bias": array(4, "f4", 3),
-        "module.1.running_mean": array(5, "f4", 3), "module.1.running_var": array(6, "f4", 3),
-        "module.1.num_batches_tracked": array(7, "i8")},
-        "ddp.safetensors", metadata={"format": "pt"})
+    # A state dict as PyTorch leaves it: names with the "module." of its wrappers, and the count
+    # that its BatchNorm keeps.
+    layers = torch.nn.Sequential(torch.nn.Linear(5, 3), torch.nn.BatchNorm1d(3))
+    model = torch.nn.DataParallel(layers)
+    for k, (name, tensor) in enumerate(model.state_dict().items(), start=1):
+        dtype = "i8" if name.endswith("num_batches_tracked") else "f4"
+        tensor.copy_(torch.from_numpy(array(k, dtype, *tensor.shape)))
+    safetensors.torch.save_file(model.state_dict(), "ddp.safetensors", metadata={"format": "pt"})
     safetensors.numpy.save_file({"x": array(1, "u2", 3), "y": array(2, "f4", 2)},
                                 "u16.safetensors")
     np.savez("arrays.npz", **ARRAYS)
