@@ -1,7 +1,9 @@
 #include "lockstep/nn/safetensors.h"
 
 #include <algorithm>
-#include <cstring>
+#include <optional>
+#include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "lockstep/core/autograd.h"

@@ -3,7 +3,6 @@
 #include <zlib.h>
 
 #include <algorithm>
-#include <optional>
 #include <unordered_set>
 
 #include "lockstep/kernels/error.h"

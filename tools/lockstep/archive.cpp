@@ -1,7 +1,5 @@
 #include "archive.h"
 
-#include <algorithm>
-#include <map>
 #include <optional>
 #include <set>
 #include <system_error>

@@ -5,11 +5,9 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <system_error>
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "archive.h"
 #include "arguments.h"
 #include "commands.h"
