@@ -59,7 +59,7 @@ std::shared_ptr<Operation> OperationQueue::submit(Collective collective) {
       finish(*operation, failure_);
       return operation;
     }
-    recorder_.queued(collective);
+    recorder_.queued(collective, large);
     pending_.push_back(operation);
     if (transport_->size() == 1) {  // nobody to wait for
       run_next(lock, false);

