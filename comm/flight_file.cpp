@@ -47,6 +47,7 @@ class Reader {
     line_ = left_.substr(0, end);
     left_.remove_prefix(std::min(end + 1, left_.size()));
     ++number_;
+    if (line_.find('\r') != line_.npos) wrong("lines that end as Unix ends them");
     return true;
   }
 

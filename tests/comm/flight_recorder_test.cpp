@@ -56,6 +56,7 @@ TEST(FlightFile, WhatIsNoneIsRefusedByFileAndLine) {
       {"", "line 0"},
       {"notes\n", "line 1"},
       {good + "what\n", "name: value"},
+      {good + "host: a\rb\n", "as Unix ends them"},
       {good + "colour: blue\n", "colour"},
       {good + "pid: 99999999999999\n", "99999999999999"},
       {"lockstep flight recorder 1\ngroup: g\n#5 done 1 1 1 a\n#5 done 1 1 1 a\n", "ascending"},
