@@ -13,6 +13,7 @@
 #include <string>
 #include <type_traits>
 
+#include "lockstep/kernels/cpu/fold_f32_lanes.h"
 #include "lockstep/kernels/simd.h"
 
 namespace lockstep::kernels {
@@ -22,9 +23,6 @@ constexpr std::string_view kNames[kFoldOpCount] = {"sum", "avg", "min", "max", "
 
 // Elements per pass of a fold: partial results of a pass stay in the first-level cache.
 constexpr int64_t kPass = 1024;
-
-// How elements are joined; kAvgExact is the average over a power of two, which divides by scaling.
-enum class Join { kSum, kAvgExact, kAvg, kMin, kMax, kProduct };
 
 // What an element looks like in memory to these loops: compilers vectorise numbers, not structs.
 template <class T>
@@ -105,6 +103,13 @@ class Rule {
     const auto power = std::bit_ceil(static_cast<unsigned>(ranks));
     scale_ = 1.0 / power;
     divisor_ = static_cast<double>(ranks) / power;
+  }
+
+  // Whether fold_f32_lanes.h has the same rule in vectors.
+  static constexpr bool kHasLanes =
+      is_reduced_float_v<T> && J != Join::kMin && J != Join::kMax && kSimdLanes;
+  F32LaneRule<T, J> lanes() const {
+    return {static_cast<float>(scale_), static_cast<float>(divisor_)};
   }
 
   LOCKSTEP_INLINE Partial begin(Input input) const {
@@ -291,8 +296,14 @@ bool partial_is_input(DType dtype, FoldOp op) {
 void Fold::cpu(const FoldSpec& spec, const void* const* sources, void* const* outputs,
                int output_count, int64_t count) {
   visit_rule(spec, [&](const auto& rule) {
-    using Input = typename std::remove_cvref_t<decltype(rule)>::Input;
-    for (int64_t first = 0; first < count; first += kPass) {
+    using R = std::remove_cvref_t<decltype(rule)>;
+    using Input = typename R::Input;
+    int64_t done = 0;
+    if constexpr (R::kHasLanes) {
+      done = in_lanes(count);
+      fold_lanes(rule.lanes(), sources, spec.ranks, outputs, output_count, done);
+    }
+    for (int64_t first = done; first < count; first += kPass) {
       const int64_t pass = std::min(kPass, count - first);
       Input* output = static_cast<Input*>(outputs[0]) + first;
       fold_pass(rule, sources, spec.ranks, first, output, pass);
@@ -306,8 +317,14 @@ void Fold::cpu(const FoldSpec& spec, const void* const* sources, void* const* ou
 void FoldBegin::cpu(const FoldSpec& spec, const void* source, void* partial, int64_t count) {
   visit_rule(spec, [&](const auto& rule) {
     using R = std::remove_cvref_t<decltype(rule)>;
-    begin_loop(rule, static_cast<const typename R::Input*>(source),
-               static_cast<typename R::Partial*>(partial), count);
+    const auto* from = static_cast<const typename R::Input*>(source);
+    auto* to = static_cast<typename R::Partial*>(partial);
+    int64_t done = 0;
+    if constexpr (R::kHasLanes) {
+      done = in_lanes(count);
+      begin_lanes(rule.lanes(), from, to, done);
+    }
+    begin_loop(rule, from + done, to + done, count - done);
   });
 }
 
@@ -315,9 +332,15 @@ void FoldStep::cpu(const FoldSpec& spec, const void* partial, const void* source
                    int64_t count) {
   visit_rule(spec, [&](const auto& rule) {
     using R = std::remove_cvref_t<decltype(rule)>;
-    step_loop(rule, static_cast<const typename R::Partial*>(partial),
-              static_cast<const typename R::Input*>(source),
-              static_cast<typename R::Partial*>(output), count);
+    const auto* a = static_cast<const typename R::Partial*>(partial);
+    const auto* b = static_cast<const typename R::Input*>(source);
+    auto* to = static_cast<typename R::Partial*>(output);
+    int64_t done = 0;
+    if constexpr (R::kHasLanes) {
+      done = in_lanes(count);
+      step_lanes(rule.lanes(), a, b, to, done);
+    }
+    step_loop(rule, a + done, b + done, to + done, count - done);
   });
 }
 
@@ -325,9 +348,15 @@ void FoldFinish::cpu(const FoldSpec& spec, const void* partial, const void* sour
                      int64_t count) {
   visit_rule(spec, [&](const auto& rule) {
     using R = std::remove_cvref_t<decltype(rule)>;
-    finish_loop(rule, static_cast<const typename R::Partial*>(partial),
-                static_cast<const typename R::Input*>(source),
-                static_cast<typename R::Input*>(output), count);
+    const auto* a = static_cast<const typename R::Partial*>(partial);
+    const auto* b = static_cast<const typename R::Input*>(source);
+    auto* to = static_cast<typename R::Input*>(output);
+    int64_t done = 0;
+    if constexpr (R::kHasLanes) {
+      done = in_lanes(count);
+      finish_lanes(rule.lanes(), a, b, to, done);
+    }
+    finish_loop(rule, a + done, b + done, to + done, count - done);
   });
 }
 
