@@ -111,6 +111,9 @@ class Rule {
   F32LaneRule<T, J> lanes() const {
     return {static_cast<float>(scale_), static_cast<float>(divisor_)};
   }
+  F32LaneRule<T, J, std::is_same_v<T, BFloat16>> whole_lanes() const {
+    return {static_cast<float>(scale_), static_cast<float>(divisor_)};
+  }
 
   LOCKSTEP_INLINE Partial begin(Input input) const {
     if constexpr (kOrder || std::is_same_v<T, bool>) {
@@ -301,7 +304,7 @@ void Fold::cpu(const FoldSpec& spec, const void* const* sources, void* const* ou
     int64_t done = 0;
     if constexpr (R::kHasLanes) {
       done = in_lanes(count);
-      fold_lanes(rule.lanes(), sources, spec.ranks, outputs, output_count, done);
+      fold_lanes(rule.whole_lanes(), sources, spec.ranks, outputs, output_count, done);
     }
     for (int64_t first = done; first < count; first += kPass) {
       const int64_t pass = std::min(kPass, count - first);

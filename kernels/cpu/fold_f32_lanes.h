@@ -23,7 +23,7 @@ enum class Join { kSum, kAvgExact, kAvg, kMin, kMax, kProduct };
 // Elements in a step of the vector loops, which take whole steps alone.
 inline constexpr int64_t kLanes = 16;
 
-template <class T, Join J>
+template <class T, Join J, bool kPairs = false>
 class F32LaneRule;
 
 #if defined(__x86_64__)
@@ -41,26 +41,40 @@ struct F32Lanes {
   __m256 high;
 };
 
-template <class T, Join J>
+// With kPairs, for bf16, `low` has the elements of even and `high` those of odd places, which takes
+// no shuffles; otherwise they have the first and the last eight.
+template <class T, Join J, bool kPairs>
 class F32LaneRule {
  public:
+  static_assert(!kPairs || std::is_same_v<T, BFloat16>);
+
   // Inputs of an average are multiplied by `scale`; what kAvg leaves is divided by `divisor`.
   F32LaneRule(float scale, float divisor) : scale_(scale), divisor_(divisor) {}
 
   LOCKSTEP_INLINE_AVX2 F32Lanes begin(const uint16_t* input) const {
-    return {prepare(widen(input)), prepare(widen(input + 8))};
+    const F32Lanes lanes = widen(input);
+    return {prepare(lanes.low), prepare(lanes.high)};
   }
   LOCKSTEP_INLINE_AVX2 F32Lanes join(const F32Lanes& partial, const uint16_t* input) const {
-    return {join(partial.low, prepare(widen(input))),
-            join(partial.high, prepare(widen(input + 8)))};
+    const F32Lanes lanes = begin(input);
+    return {join(partial.low, lanes.low), join(partial.high, lanes.high)};
   }
   // Into 32 bytes.
   LOCKSTEP_INLINE_AVX2 __m256i finish(const F32Lanes& partial) const {
-    const __m256 low = last(partial.low);
-    const __m256 high = last(partial.high);
-    if constexpr (std::is_same_v<T, BFloat16>) {
+    __m256 low = divide(partial.low);
+    __m256 high = divide(partial.high);
+    if (_mm256_movemask_ps(_mm256_cmp_ps(low, high, _CMP_UNORD_Q)) != 0) [[unlikely]] {
+      low = with_one_nan(low);
+      high = with_one_nan(high);
+    }
+    if constexpr (kPairs) {
+      return _mm256_or_si256(_mm256_srli_epi32(rounded(low), 16),
+                             _mm256_and_si256(rounded(high), upper_halves()));
+    } else if constexpr (std::is_same_v<T, BFloat16>) {
       // packus joins the vectors' 128-bit halves in turns.
-      return _mm256_permute4x64_epi64(_mm256_packus_epi32(upper_half(low), upper_half(high)), 0xd8);
+      const __m256i packed = _mm256_packus_epi32(_mm256_srli_epi32(rounded(low), 16),
+                                                 _mm256_srli_epi32(rounded(high), 16));
+      return _mm256_permute4x64_epi64(packed, 0xd8);
     } else {
       constexpr int kNearestEven = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
       return _mm256_set_m128i(_mm256_cvtps_ph(high, kNearestEven),
@@ -69,7 +83,19 @@ class F32LaneRule {
   }
 
  private:
-  LOCKSTEP_INLINE_AVX2 static __m256 widen(const uint16_t* input) {
+  LOCKSTEP_INLINE_AVX2 static __m256i upper_halves() {
+    return _mm256_set1_epi32(static_cast<int>(0xffff0000u));
+  }
+  LOCKSTEP_INLINE_AVX2 static F32Lanes widen(const uint16_t* input) {
+    if constexpr (kPairs) {
+      const __m256i raw = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(input));
+      return {_mm256_castsi256_ps(_mm256_slli_epi32(raw, 16)),
+              _mm256_castsi256_ps(_mm256_and_si256(raw, upper_halves()))};
+    } else {
+      return {widen_eight(input), widen_eight(input + 8)};
+    }
+  }
+  LOCKSTEP_INLINE_AVX2 static __m256 widen_eight(const uint16_t* input) {
     const __m128i raw = _mm_loadu_si128(reinterpret_cast<const __m128i*>(input));
     if constexpr (std::is_same_v<T, BFloat16>) {
       return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(raw), 16));
@@ -86,18 +112,20 @@ class F32LaneRule {
   LOCKSTEP_INLINE_AVX2 static __m256 join(__m256 a, __m256 b) {
     return J == Join::kProduct ? _mm256_mul_ps(a, b) : _mm256_add_ps(a, b);
   }
-  // What is left before rounding: the rest of the division, and one form for every NaN.
-  LOCKSTEP_INLINE_AVX2 __m256 last(__m256 value) const {
-    if constexpr (J == Join::kAvg) value = _mm256_div_ps(value, _mm256_set1_ps(divisor_));
+  // The rest of the division.
+  LOCKSTEP_INLINE_AVX2 __m256 divide(__m256 value) const {
+    if constexpr (J == Join::kAvg) return _mm256_div_ps(value, _mm256_set1_ps(divisor_));
+    return value;
+  }
+  LOCKSTEP_INLINE_AVX2 static __m256 with_one_nan(__m256 value) {
     const __m256 nan = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fc00000));
     return _mm256_blendv_ps(value, nan, _mm256_cmp_ps(value, value, _CMP_UNORD_Q));
   }
-  // The nearest bf16, in the lower half of each lane.
-  LOCKSTEP_INLINE_AVX2 static __m256i upper_half(__m256 value) {
+  // To the nearest bf16, in the upper half of each lane.
+  LOCKSTEP_INLINE_AVX2 static __m256i rounded(__m256 value) {
     const __m256i bits = _mm256_castps_si256(value);
     const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-    const __m256i half = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
-    return _mm256_srli_epi32(_mm256_add_epi32(bits, half), 16);
+    return _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
   }
 
   float scale_;
@@ -106,21 +134,41 @@ class F32LaneRule {
 
 // REQUIRES below: `count` is a multiple of kLanes.
 
-template <class R>
-LOCKSTEP_TARGET_AVX2 void fold_lanes(const R& rule, const void* const* sources, int source_count,
-                                     void* const* outputs, int output_count, int64_t count) {
+// Sources and outputs whose number is known when this is compiled stay in registers.
+template <int kSources, int kOutputs, class R>
+LOCKSTEP_INLINE_AVX2 void fold_lanes_of(const R& rule, const void* const* sources, int source_count,
+                                        void* const* outputs, int output_count, int64_t count) {
   const R r = rule;
+  const auto* first = static_cast<const uint16_t*>(sources[0]);
+  const auto* second = static_cast<const uint16_t*>(sources[kSources == 2 ? 1 : 0]);
+  auto* out = static_cast<uint16_t*>(outputs[0]);
+  auto* copy = static_cast<uint16_t*>(outputs[kOutputs == 2 ? 1 : 0]);
   for (int64_t i = 0; i < count; i += kLanes) {
-    F32Lanes partial = r.begin(static_cast<const uint16_t*>(sources[0]) + i);
-    for (int k = 1; k < source_count; ++k) {
+    F32Lanes partial = r.begin(first + i);
+    if constexpr (kSources == 2) partial = r.join(partial, second + i);
+    for (int k = 1; kSources == 0 && k < source_count; ++k) {
       partial = r.join(partial, static_cast<const uint16_t*>(sources[k]) + i);
     }
     const __m256i result = r.finish(partial);
-    for (int k = 0; k < output_count; ++k) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + i), result);
+    if constexpr (kOutputs == 2) _mm256_storeu_si256(reinterpret_cast<__m256i*>(copy + i), result);
+    for (int k = 1; kOutputs == 0 && k < output_count; ++k) {
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(static_cast<uint16_t*>(outputs[k]) + i),
                           result);
     }
   }
+}
+
+template <class R>
+LOCKSTEP_TARGET_AVX2 void fold_lanes(const R& rule, const void* const* sources, int source_count,
+                                     void* const* outputs, int output_count, int64_t count) {
+  if (source_count == 2 && output_count == 1) {
+    return fold_lanes_of<2, 1>(rule, sources, 2, outputs, 1, count);
+  }
+  if (source_count == 2 && output_count == 2) {
+    return fold_lanes_of<2, 2>(rule, sources, 2, outputs, 2, count);
+  }
+  fold_lanes_of<0, 0>(rule, sources, source_count, outputs, output_count, count);
 }
 
 template <class R>
