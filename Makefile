@@ -9,6 +9,7 @@ SHELL := /bin/bash
 PRESET ?= release
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 RANKS ?= 2
+PEER_RANKS ?= 2 4
 EPOCHS ?= 3
 OUT ?= out/train
 TRANSPORTS ?= thread shm tcp
@@ -125,7 +126,9 @@ check-kills: ## the sixth part: ranks killed at random instants of any collectiv
 peers: ## measures Gloo, Open MPI and PyTorch beside Lockstep, installing them where possible
 	@$(call set_up,build)
 	@$(call build,$(PRESET),bench_allreduce bench_train)
-	@bench/peers/run.sh build/$(PRESET) $(RANKS)
+	@for ranks in $(PEER_RANKS); do bench/peers/run.sh build/$(PRESET) $$ranks; done
+	@python3 bench/peers/chart.py build/$(PRESET)/peers build/$(PRESET)/peers/allreduce.svg $(PEER_RANKS)
+	@echo "peers: tables and a chart are in build/$(PRESET)/peers"
 	@$(BIN)/bench_train --ranks $(RANKS) --peers $(BENCH_TRAIN_ARGS)
 
 .PHONY: clean

@@ -77,9 +77,11 @@ std::string usage() {
          "  -w COUNT          collectives before the timed ones (5)\n"
          "  -c 0|1            check every element of every rank (1)\n"
          "  --iters COUNT     timed collectives of each size (as many as the size allows)\n"
-         "  --transport NAME  thread, shm or tcp\n"
+         "  --transport NAME  thread, shm, tcp or mixed\n"
          "  --algo NAME       ring, two_shot or one_shot\n"
-         "  --json FILE       write the results there as well\n";
+         "  --json FILE       write the results there as well\n"
+         "  --tune FILE       measure the cost model's constants at length and add them to this\n"
+         "                    table, which LOCKSTEP_TUNE=FILE then takes them from\n";
 }
 
 AllReduceOptions parse_options(int argc, char** argv) {
@@ -90,9 +92,9 @@ AllReduceOptions parse_options(int argc, char** argv) {
       options.help = true;
       return options;
     }
-    constexpr std::string_view kKnown[] = {"-n",      "-b",          "-e",     "-f",    "-i",
-                                           "-d",      "-t",          "-o",     "-w",    "-c",
-                                           "--iters", "--transport", "--algo", "--json"};
+    constexpr std::string_view kKnown[] = {"-n",      "-b",          "-e",     "-f",     "-i",
+                                           "-d",      "-t",          "-o",     "-w",     "-c",
+                                           "--iters", "--transport", "--algo", "--json", "--tune"};
     bool known = false;
     for (const std::string_view one : kKnown) known = known || one == name;
     check(known, kOp, [&] { return "there is no option " + name + "; -h lists them"; });
@@ -109,6 +111,7 @@ AllReduceOptions parse_options(int argc, char** argv) {
     if (name == "--transport") options.transport = value;
     if (name == "--algo") options.algorithm = value;
     if (name == "--json") options.json = value;
+    if (name == "--tune") options.tune = value;
     if (name == "-d" || name == "-t") {
       options.dtypes = parse_list(
           value, all_dtypes(), [](const std::string& text) { return lockstep::parse_dtype(text); });

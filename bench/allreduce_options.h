@@ -24,6 +24,7 @@ struct AllReduceOptions {
   std::string transport;                                                         // --transport
   std::string algorithm;                                                         // --algo
   std::string json;                                                              // --json: a file
+  std::string tune;                                                              // --tune: a file
   bool help = false;
 };
 

@@ -87,6 +87,10 @@ Result measure(Communicator& comm, const AllReduceOptions& options, const void* 
   return result;
 }
 
+bool uses_sockets(const Communicator& comm) {
+  return comm.transport() == "tcp" || comm.transport() == "mixed";
+}
+
 double gigabytes(int64_t bytes, double seconds) {
   return seconds > 0 ? static_cast<double>(bytes) / seconds / 1e9 : 0;
 }
@@ -102,8 +106,8 @@ void print_header(const Communicator& comm, const AllReduceOptions& options) {
   std::printf("# out of place: plain memory; in place: memory of Communicator::allocate()\n");
   std::printf("# time is the median of the slowest rank's, p99 likewise; GB are 1e9 bytes\n");
   std::printf("# %%limit: in-place busbw over %s, in this run\n",
-              comm.transport() == "tcp" ? "that of plain sockets that move as many bytes"
-                                        : "that of reading and writing as many bytes of memory");
+              uses_sockets(comm) ? "that of plain sockets that move as many bytes"
+                                 : "that of reading and writing as many bytes of memory");
   std::printf("#\n#%12s %12s %6s %6s %5s  %37s  %37s\n", "", "", "", "", "", "out of place",
               "in place");
   std::printf("#%12s %12s %6s %6s %5s", "size", "count", "type", "redop", "root");
@@ -160,8 +164,8 @@ int run(Communicator& comm, const AllReduceOptions& options) {
             measure(comm, options, plain_send.get(), plain_recv.get(), count, dtype, op);
         const Result in =
             measure(comm, options, registered.get(), registered.get(), count, dtype, op);
-        const auto limit = comm.transport() == "tcp" ? bench::socket_limit(comm, bytes)
-                                                     : bench::memory_limit(count, dtype, op, ranks);
+        const auto limit = uses_sockets(comm) ? bench::socket_limit(comm, bytes)
+                                              : bench::memory_limit(count, dtype, op, ranks);
         const Timing best =
             time_of(comm, options.warmup, iterations_of(options, bytes), [&] { limit->run(); });
         const double percent = in.timing.p50 > 0 ? 100 * best.p50 / in.timing.p50 : 0;
@@ -227,6 +231,7 @@ int main(int argc, char** argv) {
     lockstep::comm::Options comm;
     comm.transport = options.transport;
     comm.algorithm = options.algorithm;
+    comm.save_costs = options.tune;
     return bench::run_as_ranks(options.ranks, comm,
                                [&](Communicator& rank) { return run(rank, options); });
   } catch (const std::exception& error) {

@@ -45,11 +45,17 @@ class Work {
 };
 
 struct Options {
-  // "thread", "shm" or "tcp". Empty: LOCKSTEP_TRANSPORT, or else shm where all ranks are on one
-  // host and tcp where they are not.
+  // "thread", "shm", "tcp" or "mixed". Empty: LOCKSTEP_TRANSPORT, or else shm where all ranks are
+  // on one host, tcp where each is on its own, and mixed (tcp, and memory between neighbours of one
+  // host) where some share one.
   std::string transport;
   // "ring", "two_shot" or "one_shot". Empty: LOCKSTEP_ALGO, or else the fastest for each size.
   std::string algorithm;
+  // Ranks of one name are taken to share a host, and others not. Empty: LOCKSTEP_HOST_ID, or else
+  // what the system says of itself.
+  std::string host;
+  // A file that rank 0 adds this group's costs to, measured at length for this (costs.h).
+  std::string save_costs;
   // How long a collective waits for other ranks. Zero: default_timeout().
   std::chrono::milliseconds timeout{0};
   // Tells apart the groups that one store serves. Groups of one name are told apart by the order
@@ -126,7 +132,7 @@ class Communicator {
   // The same ranks once more, so that two parts of a program do not disturb each other's order.
   std::shared_ptr<Communicator> duplicate() { return split(0); }
 
-  // "thread", "shm" or "tcp".
+  // "thread", "shm", "tcp" or "mixed".
   std::string transport() const;
   std::chrono::milliseconds timeout() const;
 

@@ -36,4 +36,15 @@ inline void relax() {
 #endif
 }
 
+// Nothing that this thread reads from here on is read before others can see what it has stored.
+inline void order_stores() {
+#if defined(__SANITIZE_THREAD__)
+  // ThreadSanitizer knows no fences.
+  static std::atomic<int> word{0};
+  word.exchange(1);
+#else
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+#endif
+}
+
 }  // namespace lockstep::comm

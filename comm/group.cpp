@@ -9,6 +9,8 @@
 #include <fstream>
 #include <mutex>
 #include <numeric>
+#include <optional>
+#include <set>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -16,6 +18,8 @@
 #include "lockstep/comm/auth.h"
 #include "lockstep/comm/communicator.h"
 #include "lockstep/comm/communicator_maker.h"
+#include "lockstep/comm/costs.h"
+#include "lockstep/comm/log.h"
 #include "lockstep/comm/shm_transport.h"
 #include "lockstep/comm/tcp_transport.h"
 #include "lockstep/comm/text.h"
@@ -28,7 +32,7 @@ namespace {
 constexpr std::string_view kOp = "connect";
 // The reason why a group failed comes behind the end of a rank's connections at most by this.
 constexpr std::chrono::milliseconds kWhy{200};
-constexpr std::array<std::string_view, 3> kTransports = {"thread", "shm", "tcp"};
+constexpr std::array<std::string_view, 4> kTransports = {"thread", "shm", "tcp", "mixed"};
 
 // An option, or else the environment's; and which of the two it is, for messages.
 struct Chosen {
@@ -47,7 +51,7 @@ std::string transport_name(const Options& options) {
   const bool known = chosen.value.empty() || std::find(kTransports.begin(), kTransports.end(),
                                                        chosen.value) != kTransports.end();
   check(known, kOp, [&] {
-    return concat(chosen.from, " wants one of thread shm tcp, got \"", chosen.value, "\"");
+    return concat(chosen.from, " wants one of thread shm tcp mixed, got \"", chosen.value, "\"");
   });
   return chosen.value;
 }
@@ -57,13 +61,25 @@ Algorithm algorithm_of(const Options& options) {
   return parse_algorithm(chosen.value, chosen.from);
 }
 
+// Throws where a transport has no such algorithm.
+void check_algorithm(std::string_view transport, Algorithm algorithm) {
+  const bool sockets = transport == "tcp" || transport == "mixed";
+  check(!(sockets && algorithm == Algorithm::kTwoShot), kOp, [&] {
+    return concat("algorithm \"two_shot\" needs memory that all ranks share; transport \"",
+                  transport, "\" has ring and one_shot");
+  });
+}
+
 std::chrono::milliseconds timeout_of(const Options& options) {
   return options.timeout.count() > 0 ? options.timeout : default_timeout();
 }
 
 // The same for two processes that can share memory through a Unix socket, and for no others: one
-// boot of one kernel, one network namespace, one user.
-std::string host_identity() {
+// boot of one kernel, one network namespace, one user. LOCKSTEP_HOST_ID in its place lets ranks of
+// one machine behave as on several.
+std::string host_identity(const Options& options) {
+  const Chosen chosen = choose(options.host, "Options::host", "LOCKSTEP_HOST_ID");
+  if (!chosen.value.empty()) return concat("named ", chosen.value);
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
   std::array<char, 256> text{};
@@ -104,17 +120,71 @@ void set_own(const Meeting& meeting, std::string_view what, std::string_view val
   meeting.store->set(concat(meeting.prefix, what, "/", meeting.rank), value);
 }
 
-// The transport that all ranks use.
-std::string agree(const Meeting& meeting, const Options& options, Deadline deadline) {
+std::string costs_file() {
+  const char* file = std::getenv("LOCKSTEP_TUNE");
+  return file != nullptr ? file : "";
+}
+
+// Gives the ranks of a new transport the same costs: rank 0's table's, if it has one and the table
+// has them, and else what they measure.
+void tune(Transport& transport, const Options& options) {
+  if (transport.size() == 1) return;
+  constexpr int kAtLength = 30;
+  const std::string name(transport.name());
+  const std::string file = costs_file();
+  std::optional<Costs> known;
+  if (transport.rank() == 0 && options.save_costs.empty() && !file.empty()) {
+    known = load_costs(file, name, transport.size());
+  }
+  agree_on_costs(transport, known, options.save_costs.empty() ? 1 : kAtLength);
+  const Costs& costs = transport.costs();
+  if (transport.rank() == 0 && !options.save_costs.empty()) {
+    save_costs(options.save_costs, name, transport.size(), costs);
+  }
+  if (!logs_debug()) return;
+  for (int peer = 0; peer < transport.size(); ++peer) {
+    if (peer == transport.rank()) continue;
+    log_line(transport.rank(), concat("to rank ", peer, ": ", transport.pair_text(peer)));
+  }
+  if (transport.rank() != 0) return;
+  log_line(
+      0, concat("group \"", options.name, "\": ", transport.size(), " ranks, transport ", name,
+                "; costs ", known ? concat("of ", file) : "measured", ": meet ", costs.meet * 1e6,
+                " us, copy ", costs.copy * 1e9, " ns/B, fetch ", costs.fetch * 1e9, " ns/B, read ",
+                costs.read * 1e9, " ns/B and ", costs.read_call * 1e6, " us a call"));
+  constexpr size_t kEnd = size_t{1} << 30;
+  for (size_t first = 4, bytes = 4; bytes <= kEnd; bytes *= 2) {
+    if (bytes < kEnd && transport.way_text(bytes * 2) == transport.way_text(first)) continue;
+    log_line(0, concat("all_reduce of ", first, " to ", bytes, " bytes: ",
+                       transport.way_text(first), ", which the costs say is the fastest"));
+    first = bytes * 2;
+  }
+}
+
+// The transport that all ranks use, and their hosts by rank.
+struct Agreed {
+  std::string transport;
+  std::vector<std::string> hosts;
+};
+
+// Shared memory where all ranks are on one host; sockets where all are on hosts of their own; both
+// where some share one.
+std::string transport_for(const std::vector<std::string>& hosts) {
+  const std::set<std::string> apart(hosts.begin(), hosts.end());
+  if (apart.size() == 1) return "shm";
+  return apart.size() == hosts.size() ? "tcp" : "mixed";
+}
+
+Agreed agree(const Meeting& meeting, const Options& options, Deadline deadline) {
   const std::string wanted = transport_name(options);
   const Algorithm algorithm = algorithm_of(options);
   check(wanted != "thread", kOp,
         "transport \"thread\" is for ranks that are threads of one process: see run_ranks()");
-  check(!(wanted == "tcp" && algorithm == Algorithm::kTwoShot), kOp,
-        "algorithm \"two_shot\" needs memory that ranks share; transport \"tcp\" has ring and "
-        "one_shot");
-  set_own(meeting, "host", concat(wanted, "\n", host_identity()));
-  const std::vector<std::string> hosts = get_of_all(meeting, "host", deadline);
+  check_algorithm(wanted, algorithm);
+  logs_debug();
+  if (meeting.rank == 0 && !costs_file().empty()) load_costs(costs_file(), "", 0);
+  set_own(meeting, "host", concat(wanted, "\n", host_identity(options)));
+  std::vector<std::string> hosts = get_of_all(meeting, "host", deadline);
   for (int rank = 0; rank < meeting.size; ++rank) {
     const std::string theirs = hosts[rank].substr(0, hosts[rank].find('\n'));
     if (theirs != wanted) {
@@ -124,10 +194,8 @@ std::string agree(const Meeting& meeting, const Options& options, Deadline deadl
                          " ", shown(theirs), ": give all the same LOCKSTEP_TRANSPORT"));
     }
   }
-  const bool one_host =
-      std::all_of(hosts.begin(), hosts.end(), [&](const auto& host) { return host == hosts[0]; });
-  if (!wanted.empty()) return wanted;
-  return one_host ? "shm" : "tcp";
+  const std::string transport = wanted.empty() ? transport_for(hosts) : wanted;
+  return {transport, std::move(hosts)};
 }
 
 std::unique_ptr<Transport> meet(const World& world, std::shared_ptr<Store> store,
@@ -139,17 +207,21 @@ std::unique_ptr<Transport> meet(const World& world, std::shared_ptr<Store> store
   const int64_t made = store->add(concat("comm/", options.name, "/made/", world.rank), 1);
   const std::string prefix = concat("comm/", options.name, "/", made, "/");
   Gathering gathering(store, prefix, world.rank);
-  Meeting meeting{world.rank, world.size, store, &gathering, prefix, "", timeout};
+  Meeting meeting{world.rank, world.size, store, &gathering, prefix, "", timeout, {}};
   try {
-    const std::string transport = agree(meeting, options, deadline);
+    Agreed agreed = agree(meeting, options, deadline);
+    check_algorithm(agreed.transport, algorithm_of(options));
+    if (agreed.transport == "mixed") meeting.hosts = std::move(agreed.hosts);
     // Only who holds the job's token can read it in the store.
     const std::string secret_key = concat(prefix, "secret");
     if (world.rank == 0) store->set(secret_key, random_token());
     meeting.secret = store->get(secret_key, std::chrono::milliseconds(poll_ms(deadline)));
 
     const bool crowded = world.local_size > sysconf(_SC_NPROCESSORS_ONLN);
-    std::unique_ptr<Transport> made_transport =
-        transport == "shm" ? make_shm_transport(meeting) : make_tcp_transport(meeting, crowded);
+    std::unique_ptr<Transport> made_transport = agreed.transport == "shm"
+                                                    ? make_shm_transport(meeting)
+                                                    : make_tcp_transport(meeting, crowded);
+    tune(*made_transport, options);
     store->barrier(concat(prefix, "ready"), world.rank, world.size,
                    std::chrono::milliseconds(poll_ms(deadline)));
     return made_transport;
@@ -240,6 +312,7 @@ void run_ranks(int n, const std::function<void(Communicator&)>& fn, const Option
     try {
       std::shared_ptr<Communicator> communicator;
       if (threads) {
+        tune(*transports[rank], options);
         communicator = CommunicatorMaker::make(std::move(transports[rank]), algorithm,
                                                {nullptr, options, ranks_up_to(n)});
       } else {

@@ -29,15 +29,38 @@ socklen_t length_of(const sockaddr* address) {
   return address->sa_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
 }
 
-std::string address_of(const std::string& wanted) {
+using Interfaces = std::unique_ptr<ifaddrs, decltype(&freeifaddrs)>;
+
+Interfaces interfaces() {
   ifaddrs* first = nullptr;
   if (getifaddrs(&first) != 0) {
     throw Error(ErrorCode::kIo, kOp, concat("cannot list interfaces: ", std::strerror(errno)));
   }
-  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(first, freeifaddrs);
+  return {first, freeifaddrs};
+}
+
+// An address by which other hosts may reach this one, or nothing.
+std::string outside_address() {
+  const Interfaces all = interfaces();
+  std::string found;
+  for (const ifaddrs* one = all.get(); one != nullptr; one = one->ifa_next) {
+    const bool up = (one->ifa_flags & IFF_UP) != 0 && (one->ifa_flags & IFF_LOOPBACK) == 0;
+    if (one->ifa_addr == nullptr || !up) continue;
+    if (one->ifa_addr->sa_family == AF_INET) {
+      return address_text(one->ifa_addr, length_of(one->ifa_addr));
+    }
+    if (one->ifa_addr->sa_family == AF_INET6 && found.empty()) {
+      found = address_text(one->ifa_addr, length_of(one->ifa_addr));
+    }
+  }
+  return found;
+}
+
+std::string address_of(const std::string& wanted) {
+  const Interfaces all = interfaces();
   std::string found;
   std::set<std::string> names;
-  for (const ifaddrs* one = first; one != nullptr; one = one->ifa_next) {
+  for (const ifaddrs* one = all.get(); one != nullptr; one = one->ifa_next) {
     names.insert(one->ifa_name);
     if (one->ifa_addr == nullptr || (one->ifa_flags & IFF_UP) == 0) continue;
     const int family = one->ifa_addr->sa_family;
@@ -75,7 +98,13 @@ std::string reachable_address(const Endpoint& store) {
       socklen_t bytes = sizeof own;
       if (fd && connect(fd.get(), one->ai_addr, one->ai_addrlen) == 0 &&
           getsockname(fd.get(), reinterpret_cast<sockaddr*>(&own), &bytes) == 0) {
-        return address_text(reinterpret_cast<sockaddr*>(&own), bytes);
+        std::string address = address_text(reinterpret_cast<sockaddr*>(&own), bytes);
+        // Many systems give their own name a loopback address, which others cannot use.
+        if (is_loopback(address) && !is_loopback(store.host)) {
+          const std::string outside = outside_address();
+          if (!outside.empty()) address = outside;
+        }
+        return address;
       }
     }
   }

@@ -5,6 +5,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "lockstep/comm/futex.h"
@@ -17,6 +18,7 @@ namespace lockstep::comm {
 // other threads run in between, then sleep, for a rank that is late may be very late.
 inline constexpr int kSpins = 300;
 inline constexpr std::chrono::microseconds kYielding{2000};
+inline constexpr std::chrono::microseconds kYieldingCrowded{500};
 // How often a sleeper looks whether those it waits for are alive.
 inline constexpr std::chrono::milliseconds kSleep{20};
 
@@ -28,13 +30,20 @@ void SharedGroup::await(const Ready& ready) {
     return peer == size();
   };
   const int spins = crowded_ ? 0 : kSpins;
-  for (int i = 0; i < spins; ++i) {
-    if (all_ready()) return;
+  bool done = all_ready();
+  for (int i = 0; i < spins && !done; ++i) {
     relax();
+    done = all_ready();
   }
-  if (all_ready()) return;
+  // Only now: the order of a store before these looks at who sleeps costs as long as the store
+  // takes to reach the others, in which this rank has looked for theirs.
+  if (std::exchange(bells_due_, false)) {
+    order_stores();
+    ring_bells();
+  }
+  if (done) return;
   const Deadline start = Clock::now();
-  while (Clock::now() - start < kYielding) {
+  while (Clock::now() - start < (crowded_ ? kYieldingCrowded : kYielding)) {
     sched_yield();
     if (all_ready()) return;
   }

@@ -1,6 +1,7 @@
 #include "lockstep/comm/shared_group.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <thread>
 
@@ -9,9 +10,6 @@
 
 namespace lockstep::comm {
 namespace {
-
-// Up to so many bytes that each rank reads, one shot is the fastest.
-constexpr size_t kOneShotBytes = size_t{32} << 10;
 
 // A rank that leaves waits this long for others to stop touching its buffers: far longer than one
 // that runs needs, and not so long that the error of one that is stopped comes much too late.
@@ -35,10 +33,11 @@ void SharedGroup::run(const Collective& collective) {
   op_ = collective.request.name();
   if (cancelled_.load()) throw Error(ErrorCode::kCancelled, op_, "the communicator was aborted");
   const auto bytes = static_cast<size_t>(collective.send_bytes(size()));
-  const bool small = bytes <= kOneShotBytes / static_cast<size_t>(size());
   switch (collective.request.algorithm) {
     case Algorithm::kAuto:
-      return small ? one_shot(collective) : two_shot(collective);
+      if (prefers_one_shot(bytes)) return one_shot(collective);
+      if (!prefers_eager(bytes)) return two_shot(collective);
+      return collective.request.kind == Kind::kAllReduce ? eager(collective) : one_shot(collective);
     case Algorithm::kOneShot:
       return one_shot(collective);
     case Algorithm::kTwoShot:
@@ -114,6 +113,11 @@ void SharedGroup::post(Member::Counter& counter, uint64_t value) {
   ring_bells();
 }
 
+void SharedGroup::store_before_await(std::atomic<uint64_t>& word, uint64_t value) {
+  word.store(value, std::memory_order_release);
+  bells_due_ = true;
+}
+
 void SharedGroup::ring_bells() {
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank()) continue;
@@ -134,17 +138,19 @@ void SharedGroup::arrive(const Collective& collective, const void* payload, size
   Arrival& mine = slot.arrival;
   mine.code = collective.request.code();
   mine.count = collective.request.count;
-  mine.send =
-      places ? place_of(collective.send, static_cast<size_t>(collective.send_bytes(size()))) : 0;
-  mine.recv =
-      places ? place_of(collective.recv, static_cast<size_t>(collective.recv_bytes(size()))) : 0;
+  const auto place = [&](const void* data, int64_t bytes) {
+    if (!places) return Place{0};
+    const Place mapped = place_of(data, static_cast<size_t>(bytes));
+    return mapped != 0 ? mapped : kForeign | std::bit_cast<Place>(data);
+  };
+  mine.send = place(collective.send, collective.send_bytes(size()));
+  mine.recv = place(collective.recv, collective.recv_bytes(size()));
   if (payload_bytes != 0) {
     std::byte* to =
         payload_bytes <= Arrival::kInlineBytes ? mine.inline_payload.data() : slot.payload.data();
     std::memcpy(to, payload, payload_bytes);
   }
-  mine.round.store(round_);
-  ring_bells();
+  store_before_await(mine.round, round_);
   await([&](int peer) {
     const Arrival& theirs = arrival(peer);
     if (theirs.round.load() != round_) return false;
@@ -188,6 +194,21 @@ void SharedGroup::one_shot(const Collective& collective) {
     one_shot_piece(collective, first, last);
     first = last;
   } while (first < elements);
+}
+
+// Sizes at which one shot is the fastest for plain memory, and two-shot for memory that all map:
+// payloads come with the arrivals of ranks whose buffers are plain.
+void SharedGroup::eager(const Collective& collective) {
+  const auto bytes = static_cast<size_t>(collective.send_bytes(size()));
+  const bool plain = place_of(collective.send, bytes) == 0 || place_of(collective.recv, bytes) == 0;
+  arrive(collective, collective.send, plain ? bytes : 0, true);
+  int payloads = 0;
+  for (int peer = 0; peer < size(); ++peer) {
+    payloads += ((arrival(peer).send | arrival(peer).recv) & kForeign) != 0 ? 1 : 0;
+  }
+  if (payloads == 0) return direct(collective);
+  if (payloads == size()) return one_shot_piece(collective, 0, collective.request.count);
+  one_shot(collective);  // some are mapped and others are not: all give theirs
 }
 
 // Elements [first, last) of send, whose payloads have come.

@@ -17,8 +17,10 @@ namespace lockstep::comm {
 // writes it, but for the bell, which the others ring. Zero bytes are a valid beginning.
 
 // Where a buffer is, as its owner tells the others: an address for threads, an allocation's number
-// and an offset between processes. Zero: in memory that the others cannot reach.
+// and an offset between processes. With kForeign, an address in its owner's process, which others
+// can only read with the kernel's help, if at all.
 using Place = uint64_t;
+inline constexpr Place kForeign = Place{1} << 63;
 
 // A rank's arrival at a collective, in one cache line: what it asks for, where its buffers are, and
 // a payload of a few bytes.
@@ -53,6 +55,8 @@ struct Member {
   std::atomic<uint32_t> beat;
   // 1 while this rank reads or writes other ranks' buffers.
   alignas(64) std::atomic<uint32_t> touching;
+  // 1 where this rank can read every other rank's memory (peer_read.h); set before its first round.
+  std::atomic<uint32_t> reads;
   // 1 once this rank takes no further part; the reason is written first.
   alignas(64) std::atomic<uint32_t> left;
   uint32_t left_code;
@@ -78,6 +82,8 @@ struct Member {
 class SharedGroup : public Transport, private RingLink {
  public:
   void run(const Collective& collective) final;
+  Costs measure_costs(int rounds) final;
+  std::string way_text(size_t bytes) const final;
   void leave(const Failure& why) noexcept final;
   void cancel() noexcept final;
 
@@ -94,10 +100,13 @@ class SharedGroup : public Transport, private RingLink {
   // The same on every rank of a group.
   static size_t staging_bytes(int size);
 
-  // Where this rank's memory is to the others; 0 where they cannot reach all of it.
+  // Where this rank's memory is to the others; 0 where they cannot map all of it.
   virtual Place place_of(const void* data, size_t bytes) = 0;
   // That memory of a peer in this process. Throws where it cannot be mapped.
   virtual std::byte* reach(int peer, Place place) = 0;
+  // Copies from a peer's memory, by its address there; false where the peer is gone. Called only
+  // where every rank's Member::reads is 1. Throws where that memory cannot be read.
+  virtual bool read_peer(int peer, uint64_t address, void* to, size_t bytes) = 0;
   // Whether a peer has died without leaving. Called a few times a second while waiting for it.
   virtual bool is_dead(int peer) = 0;
 
@@ -117,6 +126,8 @@ class SharedGroup : public Transport, private RingLink {
   // Of those that did not come, or are behind it that others did not come: who does not even wait.
   [[noreturn]] void raise_late(const std::vector<int>& late);
   void post(Member::Counter& counter, uint64_t value);
+  // Stores what the others spin for; whoever of them sleeps is woken by the await() that follows.
+  void store_before_await(std::atomic<uint64_t>& word, uint64_t value);
   void ring_bells();
   void ring_bell(Member& member);
 
@@ -129,9 +140,23 @@ class SharedGroup : public Transport, private RingLink {
 
   void one_shot(const Collective& collective);
   void one_shot_piece(const Collective& collective, int64_t first, int64_t last);
-  bool reachable(const Collective& collective);
+  // The cost model's choices for an all-reduce of `bytes` bytes.
+  bool prefers_one_shot(size_t bytes) const;
+  bool prefers_reading(size_t bytes) const;
+  bool prefers_eager(size_t bytes) const;
+  bool all_read() const;
+  // Whether every buffer of a collective that others need is one that they can map.
+  bool all_mapped(const Collective& collective);
+  static double staged_meetings(size_t bytes);
+  static double read_calls(size_t bytes, int size);
+  void eager(const Collective& collective);
   void two_shot(const Collective& collective);
+  void barrier();
+  bool somebody_left() const;
   void direct(const Collective& collective);
+  void read(const Collective& collective);
+  bool read_part(int peer, Place place, int64_t offset, std::byte* to, int64_t bytes);
+  bool read_fold(const Collective& collective, int64_t first, int64_t last);
   void stage(const Collective& collective, const Staging& staging, int64_t step);
   void fold(const Collective& collective, const Staging& staging, int64_t step);
   void copy(const Collective& collective, const Staging& staging, int64_t step);
@@ -143,9 +168,11 @@ class SharedGroup : public Transport, private RingLink {
   void wait(bool to_send, bool to_receive) final;
 
   std::atomic<bool> cancelled_{false};
+  bool bells_due_ = false;                  // of store_before_await()
   std::string_view op_;                     // of the collective that is run
   std::vector<const std::byte*> payloads_;  // room for one per rank
   std::vector<const void*> sources_;        // likewise
+  std::vector<std::byte> read_;             // what read() read of others, before it is folded
   uint64_t round_ = 0;                      // arrivals so far
   uint64_t chunks_ = 0;                     // steps through the staging areas so far
 };

@@ -2,18 +2,15 @@
 
 #include <poll.h>
 #include <sched.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
 
-#include <array>
-#include <cerrno>
-#include <cstring>
-#include <thread>
+#include <bit>
+#include <random>
 
 #include "lockstep/comm/auth.h"
+#include "lockstep/comm/peer_read.h"
 #include "lockstep/comm/shm_segment.h"
 #include "lockstep/comm/text.h"
+#include "lockstep/comm/unix_socket.h"
 
 namespace lockstep::comm {
 namespace {
@@ -27,105 +24,9 @@ struct Hello {
   uint64_t layout;  // of the segments
   int64_t rank;
   cpu_set_t cores;  // that this rank may run on
+  uint64_t probe;   // a random number, and where it is in this rank's memory
+  uint64_t probe_address;
 };
-
-[[noreturn]] void throw_io(std::string_view what) {
-  throw Error(ErrorCode::kIo, kOp, concat(what, ": ", std::strerror(errno)));
-}
-
-// `name` in the abstract namespace, which is in no file system.
-socklen_t set_address(const std::string& name, sockaddr_un& address) {
-  address = {};
-  address.sun_family = AF_UNIX;
-  std::memcpy(address.sun_path + 1, name.data(), name.size());
-  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-}
-
-Fd unix_socket() {
-  Fd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!fd) throw_io("no Unix socket");
-  return fd;
-}
-
-Fd listen_unix(const std::string& name, int backlog) {
-  Fd fd = unix_socket();
-  sockaddr_un address;
-  const socklen_t bytes = set_address(name, address);
-  if (bind(fd.get(), reinterpret_cast<sockaddr*>(&address), bytes) != 0 ||
-      listen(fd.get(), backlog) != 0) {
-    throw_io("cannot listen on a Unix socket");
-  }
-  return fd;
-}
-
-Fd connect_unix(const std::string& name, int rank, Deadline deadline) {
-  Fd fd = unix_socket();
-  sockaddr_un address;
-  const socklen_t bytes = set_address(name, address);
-  while (connect(fd.get(), reinterpret_cast<sockaddr*>(&address), bytes) != 0) {
-    if (errno == EINTR) continue;
-    if (errno != EAGAIN || Clock::now() >= deadline) {  // EAGAIN: too many wait there already
-      throw Error(ErrorCode::kPeerLost, kOp,
-                  concat("rank ", rank, " listens on no Unix socket that this process can reach (",
-                         std::strerror(errno), "): it died, or is in another network namespace; ",
-                         "LOCKSTEP_TRANSPORT=tcp reaches it there"));
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return fd;
-}
-
-bool same_user(const Fd& fd) {
-  ucred peer{};
-  socklen_t bytes = sizeof peer;
-  return getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 && peer.uid == geteuid();
-}
-
-void send_hello(const Fd& fd, const Hello& hello, int segment) {
-  iovec data{const_cast<Hello*>(&hello), sizeof hello};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  cmsghdr* rights = CMSG_FIRSTHDR(&message);
-  rights->cmsg_level = SOL_SOCKET;
-  rights->cmsg_type = SCM_RIGHTS;
-  rights->cmsg_len = CMSG_LEN(sizeof(int));
-  std::memcpy(CMSG_DATA(rights), &segment, sizeof segment);
-  // The socket is fresh, so that there is room for all of it.
-  if (sendmsg(fd.get(), &message, MSG_NOSIGNAL) != sizeof hello) {
-    throw_io("cannot pass a segment to another rank");
-  }
-}
-
-Fd receive_hello(const Fd& fd, Hello& hello, Deadline deadline) {
-  if (!wait_readable(fd, deadline)) {
-    throw Error(ErrorCode::kTimeout, kOp, "a rank connected but did not pass its segment in time");
-  }
-  iovec data{&hello, sizeof hello};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  const ssize_t bytes = recvmsg(fd.get(), &message, MSG_CMSG_CLOEXEC | MSG_WAITALL);
-  const cmsghdr* rights = CMSG_FIRSTHDR(&message);
-  Fd segment;
-  if (bytes > 0 && rights != nullptr && rights->cmsg_level == SOL_SOCKET &&
-      rights->cmsg_type == SCM_RIGHTS && rights->cmsg_len == CMSG_LEN(sizeof(int))) {
-    int received = -1;
-    std::memcpy(&received, CMSG_DATA(rights), sizeof received);
-    segment = Fd(received);
-  }
-  if (bytes == 0) throw Error(ErrorCode::kPeerLost, kOp, "a rank died while it connected");
-  if (bytes != sizeof hello || !segment) {
-    throw Error(ErrorCode::kMismatch, kOp, "a rank of another build connected");
-  }
-  return segment;
-}
 
 class ShmTransport final : public SharedGroup {
  public:
@@ -133,25 +34,40 @@ class ShmTransport final : public SharedGroup {
       : SharedGroup(meeting.rank, meeting.size, meeting.timeout),
         segment_(std::make_shared<ShmSegment>(staging_bytes(meeting.size))),
         segments_(meeting.size),
-        sockets_(meeting.size) {
+        sockets_(meeting.size),
+        processes_(meeting.size) {
     peers_[rank()] = {&segment_->header().member, segment_->staging()};
     own_.layout = sizeof(ShmHeader) + staging_bytes(size());
     own_.rank = rank();
     CPU_ZERO(&own_.cores);
     sched_getaffinity(0, sizeof own_.cores, &own_.cores);
     cores_ = own_.cores;
+    own_.probe = std::random_device()();
+    own_.probe_address = std::bit_cast<uint64_t>(&own_.probe);
+    reads_ = peer_reading_allowed();
     meet(meeting);
+    peers_[rank()].member->reads.store(reads_ ? 1 : 0);
     crowded_ = size() > CPU_COUNT(&cores_);
   }
 
   std::string_view name() const override { return "shm"; }
   std::shared_ptr<void> allocate(size_t bytes) override { return segment_->allocate(bytes); }
+  std::string pair_text(int peer) const override {
+    return concat("shm: its process ", processes_[peer],
+                  " is on this host; memory of allocate() is ", "mapped, other memory ",
+                  reads_ ? "can be read" : "cannot be read (refused, or ",
+                  reads_ ? "" : "LOCKSTEP_PEER_READ=0) and is staged");
+  }
 
  protected:
   Place place_of(const void* data, size_t bytes) override {
     return segment_->place_of(data, bytes);
   }
   std::byte* reach(int peer, Place place) override { return segments_[peer].reach(place); }
+
+  bool read_peer(int peer, uint64_t address, void* to, size_t bytes) override {
+    return read_memory(processes_[peer], address, to, bytes, peer);
+  }
 
   bool is_dead(int peer) override {
     if (peer == rank()) return false;
@@ -186,8 +102,8 @@ class ShmTransport final : public SharedGroup {
   bool answer(const Meeting& meeting, const Fd& listener, const std::string& name,
               Deadline deadline) {
     if (!meeting.gathering->wait_readable(listener, deadline)) throw_missing();
-    Fd fd(accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (!fd || !same_user(fd)) return false;
+    Fd fd = accept_unix(listener);
+    if (!fd) return false;
     const Deadline soon = std::min(deadline, deadline_after(kHandshake));
     try {
       authenticate_as_listener(fd, meeting.secret, name, soon, kOp, "a process");
@@ -210,9 +126,9 @@ class ShmTransport final : public SharedGroup {
 
   // Exchanges segments with a rank that has proved itself; -1 is one that says who it is.
   void join(Fd fd, int expected, Deadline deadline) {
-    send_hello(fd, own_, segment_->fd().get());
+    send_with_fd(fd, &own_, sizeof own_, segment_->fd().get());
     Hello hello{};
-    Fd received = receive_hello(fd, hello, deadline);
+    Fd received = receive_with_fd(fd, &hello, sizeof hello, deadline);
     const bool known = hello.rank >= 0 && hello.rank < size() && hello.rank != rank();
     if (hello.layout != own_.layout || !known || (expected >= 0 && hello.rank != expected) ||
         sockets_[hello.rank]) {
@@ -223,12 +139,16 @@ class ShmTransport final : public SharedGroup {
     segments_[peer] = PeerSegment(std::move(received), staging_bytes(size()), peer);
     peers_[peer] = {&segments_[peer].header().member, segments_[peer].staging()};
     CPU_OR(&cores_, &cores_, &hello.cores);
+    processes_[peer] = peer_of(fd).pid;
+    reads_ = reads_ && can_read_memory(processes_[peer], hello.probe_address, hello.probe);
     sockets_[peer] = std::move(fd);
   }
 
   std::shared_ptr<ShmSegment> segment_;
   std::vector<PeerSegment> segments_;
   std::vector<Fd> sockets_;  // by rank; they say nothing more, and close when a rank dies
+  std::vector<pid_t> processes_;
+  bool reads_ = true;  // the memory of all of them
   Hello own_{};
   cpu_set_t cores_{};  // of all ranks together
 };

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "lockstep/comm/store.h"
 #include "lockstep/comm/transport.h"
@@ -17,6 +18,11 @@ struct Meeting {
   std::string prefix;              // of this group's keys in the store
   std::string secret;              // known to this group's ranks alone
   std::chrono::milliseconds timeout{0};
+  // By rank, what tells hosts apart: ranks of one text can share memory. Empty where every hop goes
+  // over sockets whoever shares a host.
+  std::vector<std::string> hosts;
+
+  bool shares_memory(int a, int b) const { return !hosts.empty() && hosts[a] == hosts[b]; }
 };
 
 // A group of processes of one host (or threads, for tests). Each rank has one memfd that the others

@@ -75,12 +75,14 @@ std::shared_ptr<Store> Store::connect(const World& world, milliseconds timeout) 
   auto store = std::make_shared<Store>(endpoint, world.token, world.job, timeout,
                                        world.store_hosted ? "the launcher" : "rank 0");
   store->server_ = std::move(server);
+  store->rendezvous_.host = world.store_host;
   return store;
 }
 
 Store::Store(Endpoint endpoint, std::string token, std::string job, milliseconds timeout,
              std::string host)
     : endpoint_(std::move(endpoint)),
+      rendezvous_(endpoint_),
       token_(std::move(token)),
       job_(std::move(job)),
       host_(std::move(host)) {

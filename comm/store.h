@@ -98,6 +98,8 @@ class Store {
 
   // Where the server listens, as this client reaches it.
   const Endpoint& endpoint() const { return endpoint_; }
+  // Where all ranks find it: on the rank that hosts it too, the name that the others use.
+  const Endpoint& rendezvous() const { return rendezvous_; }
 
  private:
   friend class Gathering;
@@ -112,6 +114,7 @@ class Store {
   void throw_if_closed(std::string_view op) const;  // REQUIRES: mutex_ held
 
   const Endpoint endpoint_;
+  Endpoint rendezvous_;
   const std::string token_;
   const std::string job_;
   const std::string host_;  // who runs the server, or empty where that is not known

@@ -25,8 +25,8 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "headers travel as they are in memory");
 
-// Up to this payload all-to-all messages are faster than 2 (n - 1) steps around the ring.
-constexpr size_t kOneShotBytes = size_t{16} << 10;
+// Longest payload of a message: what a rank must have room for, from every other.
+constexpr size_t kMaxPayload = size_t{256} << 10;
 // How long to try again before sleeping in poll(), where there are cores to spare.
 constexpr std::chrono::microseconds kSpin{50};
 // The reason why a rank left comes behind its connections' end at most by this.
@@ -60,6 +60,7 @@ class TcpTransport final : public Transport, private RingLink {
   TcpTransport(const Meeting& meeting, bool crowded)
       : Transport(meeting.rank, meeting.size, meeting.timeout),
         crowded_(crowded),
+        mixed_(!meeting.hosts.empty()),
         wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
         mesh_(connect_mesh(meeting)),
         exchanges_(meeting.size),
@@ -68,10 +69,15 @@ class TcpTransport final : public Transport, private RingLink {
     if (!wake_) throw Error(ErrorCode::kIo, "connect", "no eventfd");
   }
 
-  std::string_view name() const override { return "tcp"; }
+  std::string_view name() const override { return mixed_ ? "mixed" : "tcp"; }
   std::shared_ptr<void> allocate(size_t bytes) override { return allocate_pages(bytes); }
 
   void run(const Collective& collective) override;
+  Costs measure_costs(int rounds) override;
+  std::string pair_text(int peer) const override;
+  std::string way_text(size_t bytes) const override {
+    return prefers_one_shot(bytes) ? "one_shot" : "ring";
+  }
   void leave(const Failure& why) noexcept override;
   void cancel() noexcept override {
     cancelled_.store(true);
@@ -80,6 +86,11 @@ class TcpTransport final : public Transport, private RingLink {
   }
 
  private:
+  bool prefers_one_shot(size_t bytes) const {
+    const auto b = static_cast<double>(bytes);
+    return bytes <= kMaxPayload &&
+           exchange_seconds(costs(), size(), b) <= ring_seconds(costs(), size(), b);
+  }
   void begin_exchange(const Collective& collective, const void* payload, size_t send_bytes);
   // Sends and receives what goes now; true once nothing is left to do with any rank.
   bool progress();
@@ -107,7 +118,8 @@ class TcpTransport final : public Transport, private RingLink {
   int before() const { return (rank() + size() - 1) % size(); }
 
   const bool crowded_;
-  const Fd wake_;  // readable once cancelled
+  const bool mixed_;  // neighbours that share memory use it
+  const Fd wake_;     // readable once cancelled
   TcpMesh mesh_;
   std::atomic<bool> cancelled_{false};
   uint64_t completed_ = 0;
@@ -136,7 +148,7 @@ void TcpTransport::run(const Collective& collective) {
   const auto bytes = static_cast<size_t>(collective.send_bytes(size()));
   const Algorithm algorithm = collective.request.algorithm;
   if (algorithm == Algorithm::kOneShot ||
-      (algorithm == Algorithm::kAuto && bytes <= kOneShotBytes)) {
+      (algorithm == Algorithm::kAuto && prefers_one_shot(bytes))) {
     begin_exchange(collective, collective.send, bytes);
     finish_exchange();
     for (int peer = 0; peer < size(); ++peer) {
@@ -151,6 +163,47 @@ void TcpTransport::run(const Collective& collective) {
   }
   completed_ = collective.sequence;
   collective_ = nullptr;
+}
+
+std::string TcpTransport::pair_text(int peer) const {
+  std::string text = concat("messages by a socket to ", peer_name(mesh_.control[peer]));
+  if (peer == next()) text += concat("; the ring to ", mesh_.next_text);
+  return text;
+}
+
+Costs TcpTransport::measure_costs(int rounds) {
+  constexpr int64_t kProbeBytes = int64_t{256} << 10;
+  constexpr int kMeetings = 4;
+  Costs costs{1, 1, 1, 0, 0};
+  const auto keep_least = [](double& least, const auto& f) {
+    const Clock::time_point start = Clock::now();
+    f();
+    least = std::min(least, std::chrono::duration<double>(Clock::now() - start).count());
+  };
+  Collective meet;
+  std::vector<std::byte> bytes(static_cast<size_t>(kProbeBytes * size()));
+  Collective gather;
+  gather.request.kind = Kind::kAllGather;
+  gather.request.algorithm = Algorithm::kRing;
+  gather.request.count = kProbeBytes;
+  gather.send = bytes.data() + rank() * kProbeBytes;
+  gather.recv = bytes.data();
+  const kernels::FoldSpec spec{DType::kF32, kernels::FoldOp::kSum, 2};
+  const void* sources[2] = {bytes.data(), bytes.data() + kProbeBytes};
+  void* output = bytes.data();
+  run(gather);
+  for (int i = 0; i < 2 * rounds; ++i) {
+    keep_least(costs.meet, [&] {
+      for (int k = 0; k < kMeetings; ++k) run(meet);
+    });
+    keep_least(costs.fetch, [&] { run(gather); });
+    keep_least(costs.copy, [&] { kernels::Fold::cpu(spec, sources, &output, 1, kProbeBytes / 4); });
+  }
+  costs.meet /= kMeetings;
+  costs.fetch = std::max(costs.fetch - (size() - 1) * costs.meet, 0.0) /
+                static_cast<double>((size() - 1) * kProbeBytes);
+  costs.copy /= 2 * kProbeBytes;
+  return costs;
 }
 
 void TcpTransport::begin_exchange(const Collective& collective, const void* payload,
@@ -397,8 +450,8 @@ void TcpTransport::idle(bool to_send, bool to_receive) {
     if (!sent) events |= POLLOUT;
     if (events != 0) fds.push_back({mesh_.control[peer].get(), events, 0});
   }
-  if (to_send) fds.push_back({mesh_.to_next.get(), POLLOUT, 0});
-  if (to_receive) fds.push_back({mesh_.from_before.get(), POLLIN, 0});
+  if (to_send && !mesh_.to_next->watch(fds)) return;
+  if (to_receive && !mesh_.from_before->watch(fds)) return;
   const int changed = poll(fds.data(), fds.size(), poll_ms(deadline_));
   if (cancelled_.load()) {
     throw Error(ErrorCode::kCancelled, collective_->request.name(), "the communicator was aborted");
@@ -413,23 +466,16 @@ void TcpTransport::idle(bool to_send, bool to_receive) {
 }
 
 size_t TcpTransport::try_send(const void* data, size_t bytes) {
-  const ssize_t sent = send(mesh_.to_next.get(), data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
-  if (sent < 0) {
-    if (errno == EAGAIN || errno == EINTR) return 0;
-    raise_lost(next());
-  }
-  is_idle_ = false;
+  const ssize_t sent = mesh_.to_next->try_send(data, bytes);
+  if (sent < 0) raise_lost(next());
+  if (sent > 0) is_idle_ = false;
   return static_cast<size_t>(sent);
 }
 
 size_t TcpTransport::try_receive(void* data, size_t bytes) {
-  const ssize_t received = recv(mesh_.from_before.get(), data, bytes, MSG_DONTWAIT);
-  if (received == 0) raise_lost(before());
-  if (received < 0) {
-    if (errno == EAGAIN || errno == EINTR) return 0;
-    raise_lost(before());
-  }
-  is_idle_ = false;
+  const ssize_t received = mesh_.from_before->try_receive(data, bytes);
+  if (received < 0) raise_lost(before());
+  if (received > 0) is_idle_ = false;
   return static_cast<size_t>(received);
 }
 
@@ -443,7 +489,7 @@ void TcpTransport::leave(const Failure& why) noexcept {
   for (int peer = 0; peer < size(); ++peer) {
     if (peer != rank()) shutdown(mesh_.control[peer].get(), SHUT_WR);
   }
-  shutdown(mesh_.to_next.get(), SHUT_WR);
+  mesh_.to_next->close();
 }
 
 // The first reason counts.

@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <bit>
+#include <cstring>
 
 #include "lockstep/comm/host_memory.h"
 #include "lockstep/comm/shared_group.h"
@@ -37,10 +38,15 @@ class ThreadTransport final : public SharedGroup {
   std::string_view name() const override { return "thread"; }
 
   std::shared_ptr<void> allocate(size_t bytes) override { return allocate_pages(bytes); }
+  std::string pair_text(int) const override { return "one process: all memory is shared"; }
 
  protected:
   Place place_of(const void* data, size_t) override { return std::bit_cast<Place>(data); }
   std::byte* reach(int, Place place) override { return std::bit_cast<std::byte*>(place); }
+  bool read_peer(int, uint64_t address, void* to, size_t bytes) override {
+    std::memcpy(to, std::bit_cast<const void*>(address), bytes);
+    return true;
+  }
   bool is_dead(int) override { return false; }
 
  private:

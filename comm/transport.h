@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "lockstep/comm/collective.h"
+#include "lockstep/comm/costs.h"
 #include "lockstep/comm/socket.h"
 #include "lockstep/kernels/error.h"
 
@@ -47,6 +48,16 @@ class Transport {
   virtual void run(const Collective& collective) = 0;
   virtual std::shared_ptr<void> allocate(size_t bytes) = 0;
 
+  // What the cost model needs to know, measured by all ranks together, each at the same place in
+  // its sequence of run() calls; `rounds` is how often (costs.h).
+  virtual Costs measure_costs(int rounds) = 0;
+  // By which it chooses algorithms from now on: the same on every rank.
+  void set_costs(const Costs& costs) { costs_ = costs; }
+  const Costs& costs() const { return costs_; }
+  // For people: how this rank reaches `peer`, and the algorithm of an all_reduce of `bytes` bytes.
+  virtual std::string pair_text(int peer) const = 0;
+  virtual std::string way_text(size_t bytes) const = 0;
+
   // Tells the other ranks that this one will take no part in anything more, and why; they have it
   // as an error when they next need this rank. After the last run(), or the one that failed.
   // Returns once nobody touches this rank's buffers.
@@ -58,6 +69,7 @@ class Transport {
   const int rank_;
   const int size_;
   const std::chrono::milliseconds timeout_;
+  Costs costs_;
 };
 
 }  // namespace lockstep::comm

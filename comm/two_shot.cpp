@@ -1,5 +1,5 @@
 // Large collectives of a SharedGroup: straight between the ranks' buffers where all of them can be
-// reached, otherwise in chunks through the staging areas.
+// mapped, otherwise by reading them (two_shot_read.cpp) or in chunks through the staging areas.
 
 #include <algorithm>
 #include <cstring>
@@ -22,6 +22,11 @@ constexpr int64_t kLookBytes = int64_t{256} << 10;
 int64_t align_down(int64_t bytes) { return bytes / 64 * 64; }
 
 }  // namespace
+
+// Meetings of the staged way: one for each step, and those that fill and empty the pipeline.
+double SharedGroup::staged_meetings(size_t bytes) {
+  return static_cast<double>(bytes) / static_cast<double>(kPartBytes) + 3;
+}
 
 // A staging area has kDepth slots, each with one part for every block of a chunk (what this rank
 // hands over for others to fold) and one part for results.
@@ -54,14 +59,15 @@ struct SharedGroup::Staging {
   }
 };
 
-bool SharedGroup::reachable(const Collective& collective) {
+bool SharedGroup::all_mapped(const Collective& collective) {
+  const auto mapped = [](Place place) { return (place & kForeign) == 0; };
   for (int peer = 0; peer < size(); ++peer) {
     const Arrival& theirs = arrival(peer);
     const bool sends =
         collective.request.kind != Kind::kBroadcast || peer == collective.request.root;
     const bool receives = collective.request.kind == Kind::kAllReduce;
-    if (sends && theirs.send == 0) return false;
-    if (receives && theirs.recv == 0) return false;
+    if (sends && !mapped(theirs.send)) return false;
+    if (receives && !mapped(theirs.recv)) return false;
   }
   return true;
 }
@@ -70,11 +76,22 @@ void SharedGroup::two_shot(const Collective& collective) {
   const bool moves = collective.request.count != 0 && collective.request.kind != Kind::kBarrier;
   arrive(collective, nullptr, 0, moves);
   if (!moves) return;
-  if (reachable(collective)) {
+  // The same on every rank: all see the same places.
+  const auto bytes = static_cast<size_t>(collective.send_bytes(size()));
+  if (all_mapped(collective)) {
     direct(collective);
+  } else if (prefers_reading(bytes)) {
+    read(collective);
   } else {
     staged(collective);
   }
+}
+
+bool SharedGroup::somebody_left() const {
+  for (const Peer& peer : peers_) {
+    if (peer.member->left.load() != 0) return true;
+  }
+  return cancelled_.load();
 }
 
 // Every rank reads its block from all ranks' buffers, folds it, and writes it to all ranks'
@@ -103,12 +120,6 @@ void SharedGroup::direct(const Collective& collective) {
   // From here to the end of the loop nobody who leaves may free a buffer: they look at `touching`
   // after they set `left`, and here it is the other way round.
   self().touching.store(1);
-  const auto somebody_left = [&] {
-    for (const Peer& peer : peers_) {
-      if (peer.member->left.load() != 0) return true;
-    }
-    return cancelled_.load();
-  };
   bool left = somebody_left();
   // In pieces, piece by piece from each rank.
   const auto copy_from = [&](int peer, std::byte* to, int64_t bytes) {
@@ -142,7 +153,7 @@ void SharedGroup::direct(const Collective& collective) {
   }
   self().touching.store(0);
 
-  if (!left) post(self().done, round_);
+  if (!left) store_before_await(self().done.value, round_);
   await([&](int peer) { return !left && peers_[peer].member->done.value.load() >= round_; });
 }
 

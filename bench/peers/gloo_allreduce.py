@@ -38,7 +38,7 @@ def run(rank, ranks, port, sizes):
     dist.init_process_group("gloo", rank=rank, world_size=ranks)
     for size in sizes:
         tensor = torch.zeros(size // 4)
-        iterations = min(max((1 << 28) // size, 10), 500)
+        iterations = min(max((1 << 28) // size, 5), 500)
         seconds = median_of_slowest(tensor, iterations)
         if rank == 0:
             print(f"{size} {seconds * 1e6:.2f}", flush=True)

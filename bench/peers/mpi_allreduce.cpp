@@ -42,7 +42,7 @@ int main(int argc, char** argv) {
   for (long long bytes = std::max(4LL, first); bytes <= end; bytes *= factor) {
     const int count = static_cast<int>(bytes / 4);
     std::vector<float> data(count, static_cast<float>(rank + 1));
-    const auto iterations = static_cast<int>(std::clamp((1LL << 30) / bytes, 20LL, 2000LL));
+    const auto iterations = static_cast<int>(std::clamp((1LL << 30) / bytes, 10LL, 2000LL));
     const double seconds = median_of_slowest(data, count, iterations);
     if (rank == 0) std::printf("%lld %.2f\n", bytes, seconds * 1e6);
     std::fflush(stdout);

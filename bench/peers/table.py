@@ -1,4 +1,7 @@
-"""Puts the results of run.sh side by side: the median over its rounds, in microseconds."""
+"""Puts the results of run.sh side by side: the median over its rounds, in microseconds.
+
+    python3 table.py FOLDER RANKS
+"""
 
 import glob
 import json
@@ -7,13 +10,13 @@ import statistics
 import sys
 
 
-def from_json(folder, name, place):
+def from_json(folder, name, read):
     times = {}
     for path in sorted(glob.glob(os.path.join(folder, f"{name}.*.json"))):
         with open(path, encoding="utf-8") as file:
             for row in json.load(file)["rows"]:
-                times.setdefault(row["bytes"], []).append(row[place]["time_us"])
-    return times
+                times.setdefault(row["bytes"], []).append(read(row))
+    return {size: statistics.median(values) for size, values in times.items()}
 
 
 def from_text(folder, name):
@@ -23,24 +26,30 @@ def from_text(folder, name):
             for line in file:
                 size, microseconds = line.split()
                 times.setdefault(int(size), []).append(float(microseconds))
-    return times
+    return {size: statistics.median(values) for size, values in times.items()}
+
+
+def read_columns(folder):
+    columns = [
+        ("shm, registered", from_json(folder, "shm", lambda row: row["in_place"]["time_us"])),
+        ("shm, plain", from_json(folder, "shm", lambda row: row["out_of_place"]["time_us"])),
+        ("tcp", from_json(folder, "tcp", lambda row: row["in_place"]["time_us"])),
+        ("Open MPI", from_text(folder, "mpi")),
+        ("gloo", from_text(folder, "gloo")),
+    ]
+    return [(name, times) for name, times in columns if times]
 
 
 def main():
     folder, ranks = sys.argv[1], sys.argv[2]
-    columns = [
-        ("shm, registered", from_json(folder, "shm", "in_place")),
-        ("shm, plain", from_json(folder, "shm", "out_of_place")),
-        ("tcp", from_json(folder, "tcp", "in_place")),
-        ("Open MPI", from_text(folder, "mpi")),
-        ("gloo", from_text(folder, "gloo")),
-    ]
-    columns = [(name, times) for name, times in columns if times]
+    columns = read_columns(folder)
+    limits = [("%limit shm", from_json(folder, "shm", lambda row: row["limit_percent"])),
+              ("%limit tcp", from_json(folder, "tcp", lambda row: row["limit_percent"]))]
+    columns += [(name, values) for name, values in limits if values]
     print(f"all_reduce f32 sum, {ranks} ranks, median microseconds (Lockstep's first)")
-    print("".join([f"{'bytes':>12}"] + [f"{name:>18}" for name, _ in columns]))
+    print("".join([f"{'bytes':>12}"] + [f"{name:>17}" for name, _ in columns]))
     for size in sorted({size for _, times in columns for size in times}):
-        cells = [f"{statistics.median(times[size]):18.2f}" if size in times else f"{'-':>18}"
-                 for _, times in columns]
+        cells = [f"{times[size]:17.2f}" if size in times else f"{'-':>17}" for _, times in columns]
         print("".join([f"{size:>12}"] + cells))
 
 

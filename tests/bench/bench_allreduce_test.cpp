@@ -15,7 +15,7 @@ Ended run(const std::string& arguments) {
 }
 
 TEST(BenchAllreduce, FindsNothingWrongOnAnyTransport) {
-  for (const char* transport : {"thread", "shm", "tcp"}) {
+  for (const char* transport : {"thread", "shm", "tcp", "mixed"}) {
     for (const char* ranks : {"2", "3"}) {
       const std::string json = json_path("bench-allreduce");
       const Ended ended = run(std::string("-n ") + ranks + " --transport " + transport +

@@ -156,7 +156,7 @@ struct Path {
 inline std::vector<Path> all_paths() {
   return {{"thread", ""}, {"thread", "ring"}, {"thread", "two_shot"}, {"thread", "one_shot"},
           {"shm", ""},    {"shm", "ring"},    {"shm", "two_shot"},    {"shm", "one_shot"},
-          {"tcp", ""},    {"tcp", "ring"},    {"tcp", "one_shot"}};
+          {"tcp", ""},    {"tcp", "ring"},    {"tcp", "one_shot"},    {"mixed", "ring"}};
 }
 
 inline Options options_of(const Path& path,

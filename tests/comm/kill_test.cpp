@@ -269,7 +269,7 @@ class Kills : public ::testing::Test {
   Plan random_plan() {
     const std::vector<Path> paths = {{"shm", ""},         {"shm", "ring"}, {"shm", "two_shot"},
                                      {"shm", "one_shot"}, {"tcp", ""},     {"tcp", "ring"},
-                                     {"tcp", "one_shot"}};
+                                     {"tcp", "one_shot"}, {"mixed", ""}};
     constexpr std::array<int64_t, 6> kCounts = {1, 33, 1009, 20011, 300007, 2000003};
     Plan plan;
     plan.path = paths[below(paths.size())];
