@@ -1,6 +1,8 @@
 #include "lockstep/core/autograd.h"
 
+#include "lockstep/core/anomaly.h"
 #include "lockstep/core/engine.h"
+#include "lockstep/core/watch.h"
 #include "lockstep/kernels/text.h"
 
 namespace lockstep {
@@ -120,7 +122,8 @@ Tensor record(std::string_view op, Tensor result, std::span<const Tensor> inputs
     node->input_shapes.push_back(input.defined() ? input.shape() : Shape());
     node->input_dtypes.push_back(input.defined() ? input.dtype() : DType::kF32);
   }
-  node->backward = std::move(backward);
+  node->backward =
+      anomaly_enabled() ? watched(op, inputs, std::move(backward)) : std::move(backward);
   result.impl()->grad_fn = std::move(node);
   return result;
 }

@@ -1,5 +1,9 @@
 #include "lockstep/core/random.h"
 
+#include "lockstep/core/autograd.h"
+#include "lockstep/core/ops/elementwise.h"
+#include "lockstep/core/ops/reduce.h"
+#include "lockstep/core/ops/shape_ops.h"
 #include "lockstep/kernels/launch.h"
 #include "lockstep/kernels/philox.h"
 #include "lockstep/kernels/text.h"
@@ -39,6 +43,34 @@ Tensor randn(const Shape& shape, TensorOptions options, Generator* generator) {
   Generator& g = choose(generator);
   launch<kernels::Normal>(options.device, out.view(), g.seed, g.take(out.numel()));
   return out;
+}
+
+Tensor rand_like(const Tensor& like, Generator* generator) {
+  return rand(like.shape(), like.options(), generator);
+}
+
+Tensor randn_like(const Tensor& like, Generator* generator) {
+  return randn(like.shape(), like.options(), generator);
+}
+
+Tensor bernoulli(double p, const Shape& shape, TensorOptions options, Generator* generator) {
+  check(p >= 0 && p <= 1, "bernoulli", [&] { return str_cat("want p in [0, 1], got ", p); });
+  Tensor out = Tensor::empty(shape, options);
+  Generator& g = choose(generator);
+  launch<kernels::Bernoulli>(options.device, out.view(), p, g.seed, g.take(out.numel()));
+  return out;
+}
+
+Tensor bernoulli(const Tensor& p, Generator* generator) {
+  const NoGrad no_grad;
+  check(is_floating(p.dtype()), "bernoulli", [&] {
+    return std::string("want probabilities of a floating dtype, got ").append(name(p.dtype()));
+  });
+  check(all(logical_and(ge(p, 0.0), le(p, 1.0))).item() != 0, "bernoulli",
+        "want probabilities in [0, 1], got some outside");
+  // Drawn in f32 at least: 16-bit floats are too few numbers.
+  const DType dtype = p.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
+  return to(lt(rand(p.shape(), {dtype, p.device()}, generator), to(p, dtype)), p.dtype());
 }
 
 Tensor randint(int64_t low, int64_t high, const Shape& shape, TensorOptions options,

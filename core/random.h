@@ -27,6 +27,13 @@ void manual_seed(uint64_t seed);
 // Uniform in [0, 1); standard normal (Box-Muller); floating dtypes.
 Tensor rand(const Shape& shape, TensorOptions options = {}, Generator* generator = nullptr);
 Tensor randn(const Shape& shape, TensorOptions options = {}, Generator* generator = nullptr);
+Tensor rand_like(const Tensor& like, Generator* generator = nullptr);
+Tensor randn_like(const Tensor& like, Generator* generator = nullptr);
+// 1 with probability p, else 0; or with the probability that stands at each place of p (floating,
+// in [0, 1]), in p's shape and dtype. No gradient.
+Tensor bernoulli(double p, const Shape& shape, TensorOptions options = {},
+                 Generator* generator = nullptr);
+Tensor bernoulli(const Tensor& p, Generator* generator = nullptr);
 // Integers in [low, high).
 Tensor randint(int64_t low, int64_t high, const Shape& shape, TensorOptions options = {DType::kI64},
                Generator* generator = nullptr);

@@ -1,6 +1,7 @@
 #include "lockstep/core/tensor.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "lockstep/core/autograd.h"
@@ -81,6 +82,42 @@ Tensor Tensor::arange(int64_t end, TensorOptions options) {
   std::vector<int64_t> values(static_cast<size_t>(end));
   std::iota(values.begin(), values.end(), 0);
   return from(values, {end}).to(options.dtype);
+}
+
+Tensor Tensor::arange(double start, double end, double step, TensorOptions options) {
+  const double count = std::ceil((end - start) / step);
+  check(step != 0 && count < 0x1p53, "arange", [&] {
+    return str_cat("want a step that leads from start to end, got ", start, ", ", end, " and ",
+                   step);
+  });
+  check(is_floating(options.dtype) || (std::floor(start) == start && std::floor(step) == step),
+        "arange", [&] {
+          const std::string_view dtype = lockstep::name(options.dtype);
+          return str_cat("want integers or a floating dtype, got ", start, " and a step of ", step,
+                         " for ", dtype);
+        });
+  std::vector<double> values(static_cast<size_t>(std::max(count, 0.0)));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = start + step * static_cast<double>(i);
+  return from(values, {static_cast<int64_t>(values.size())}).to(options.dtype);
+}
+
+Tensor Tensor::linspace(double start, double end, int64_t steps, TensorOptions options) {
+  check(steps >= 0, "linspace", [&] { return str_cat("want 0 steps or more, got ", steps); });
+  std::vector<double> values(static_cast<size_t>(steps));
+  const double step = steps > 1 ? (end - start) / static_cast<double>(steps - 1) : 0;
+  for (int64_t i = 0; i < steps; ++i) {
+    // From both ends, so that the last number is end itself.
+    values[static_cast<size_t>(i)] = i < (steps + 1) / 2
+                                         ? start + step * static_cast<double>(i)
+                                         : end - step * static_cast<double>(steps - 1 - i);
+  }
+  return from(values, {steps}).to(options.dtype);
+}
+
+Tensor Tensor::eye(int64_t rows, int64_t columns, TensorOptions options) {
+  Tensor out = zeros({rows, columns < 0 ? rows : columns}, options);
+  diagonal(out).fill_(1);
+  return out;
 }
 
 template <class T>

@@ -18,8 +18,9 @@
 
 namespace lockstep {
 
-struct TensorImpl;
+struct Index;
 struct Node;
+struct TensorImpl;
 
 // Memory shared by a tensor and its views. The version counts changes in place, so that backward
 // can tell whether a tensor it saved is still what it was.
@@ -65,8 +66,15 @@ class Tensor {
   static Tensor full(const Shape& shape, double value, TensorOptions options = {});
   // A tensor of no dimensions.
   static Tensor scalar(double value, TensorOptions options = {});
-  // start, start + 1, … below end.
+  // start, start + step, … before end (0, 1, … without a start). A step that is no integer wants a
+  // floating dtype.
   static Tensor arange(int64_t end, TensorOptions options = {DType::kI64});
+  static Tensor arange(double start, double end, double step = 1,
+                       TensorOptions options = {DType::kI64});
+  // `steps` numbers at even distances, the first of them start and the last one end.
+  static Tensor linspace(double start, double end, int64_t steps, TensorOptions options = {});
+  // (rows, columns), 1 on the diagonal; square without columns.
+  static Tensor eye(int64_t rows, int64_t columns = -1, TensorOptions options = {});
   // Copies `values`, row-major. Throws Error(kInvalidArgument) unless numel(shape) values came.
   template <class T>
   static Tensor from(std::span<const T> values, const Shape& shape);
@@ -181,14 +189,39 @@ class Tensor {
   Tensor sum() const;
   Tensor mean() const;
 
+  // x[indices]: see core/ops/indexing.h.
+  Tensor index(std::initializer_list<Index> indices) const;
+
   // In place; an operand that does not broadcast to this shape is an error. In the graph they are
   // recorded, unless another view shares the memory, which is an error.
   Tensor& add_(const Tensor& other, double alpha = 1);
+  Tensor& sub_(const Tensor& other);
   Tensor& mul_(const Tensor& other);
+  Tensor& div_(const Tensor& other);
+  Tensor& add_(double summand);
+  Tensor& sub_(double subtrahend);
   Tensor& mul_(double factor);
+  Tensor& div_(double divisor);
+  Tensor& neg_();
+  Tensor& exp_();
+  Tensor& sqrt_();
+  Tensor& relu_();
+  Tensor& sigmoid_();
+  Tensor& tanh_();
+  Tensor& clamp_(double low, double high);
+  Tensor& masked_fill_(const Tensor& mask, double value);
+  // x[indices] = value, or += with accumulate: see core/ops/indexing.h.
+  Tensor& index_put_(std::initializer_list<Index> indices, const Tensor& value,
+                     bool accumulate = false);
+  Tensor& index_put_(std::initializer_list<Index> indices, double value, bool accumulate = false);
   Tensor& operator+=(const Tensor& other) { return add_(other); }
-  Tensor& operator-=(const Tensor& other) { return add_(other, -1); }
+  Tensor& operator-=(const Tensor& other) { return sub_(other); }
   Tensor& operator*=(const Tensor& other) { return mul_(other); }
+  Tensor& operator/=(const Tensor& other) { return div_(other); }
+  Tensor& operator+=(double summand) { return add_(summand); }
+  Tensor& operator-=(double subtrahend) { return sub_(subtrahend); }
+  Tensor& operator*=(double factor) { return mul_(factor); }
+  Tensor& operator/=(double divisor) { return div_(divisor); }
 
  private:
   std::shared_ptr<TensorImpl> impl_;

@@ -220,6 +220,34 @@ struct Gelu : UnaryDefaults {
   }
 };
 
+// GELU's approximation by tanh (Hendrycks and Gimpel, 2016): x/2 (1 + tanh(u)) with
+// u = sqrt(2 / pi) (x + 0.044715 x^3).
+struct GeluTanh : UnaryDefaults {
+  static constexpr std::string_view kName = "gelu_tanh";
+  static constexpr bool kUsesX = true;
+  static constexpr double kSqrt2OverPi = 0.79788456080286535588;
+  static constexpr double kCube = 0.044715;
+  LOCKSTEP_FWD { return x * constant_like(x, 0.5) * (tanh(argument(x)) + constant_like(x, 1)); }
+  LOCKSTEP_VJP {
+    const T t = tanh(argument(x));
+    const T half = constant_like(x, 0.5);
+    // 1 - t^2 times u'. Where x^2 is beyond the dtype the first is 0 and the product must be too.
+    const T slope = (x * x * constant_like(x, 3 * kCube) + constant_like(x, 1)) *
+                    constant_like(x, kSqrt2OverPi);
+    const T rest = constant_like(x, 1) - t * t;
+    const T flat = constant_like(x, 0);
+    return g * (half * (t + constant_like(x, 1)) +
+                half * x * where(eq(rest, flat), flat, rest * slope));
+  }
+
+ private:
+  template <class T>
+  static LOCKSTEP_INLINE T argument(const T& x) {
+    return x * (x * x * constant_like(x, kCube) + constant_like(x, 1)) *
+           constant_like(x, kSqrt2OverPi);
+  }
+};
+
 // x sigmoid(x) (Elfwing et al., 2017).
 struct Silu : UnaryDefaults {
   static constexpr std::string_view kName = "silu";
@@ -361,6 +389,17 @@ struct Minimum : BinaryDefaults {
   LOCKSTEP_VJP_OF(b) { return Maximum::share(g, lt(b, a), eq(a, b)); }
 };
 
+// a where it is over 0, else a times the slope b (Maas et al., 2013; with a learnt slope, He et
+// al., 2015). The gradient at 0 is that of the slope.
+struct LeakyRelu : BinaryDefaults {
+  static constexpr std::string_view kName = "leaky_relu";
+  static constexpr bool kUsesOperands = true;
+  static constexpr bool kIntegers = false;
+  LOCKSTEP_FWD { return a > T{0} ? a : a * b; }
+  LOCKSTEP_VJP_OF(a) { return where(gt(a, constant_like(a, 0)), g, g * b); }
+  LOCKSTEP_VJP_OF(b) { return where(gt(a, constant_like(a, 0)), constant_like(g, 0), g * a); }
+};
+
 #undef LOCKSTEP_FWD
 #undef LOCKSTEP_VJP_OF
 
@@ -443,6 +482,7 @@ struct Where {
   X(Sigmoid, sigmoid)         \
   X(Relu, relu)               \
   X(Gelu, gelu)               \
+  X(GeluTanh, gelu_tanh)      \
   X(Silu, silu)               \
   X(Softplus, softplus)       \
   X(Erf, erf)                 \
@@ -456,7 +496,8 @@ struct Where {
   X(Div, div)                  \
   X(Pow, pow)                  \
   X(Maximum, maximum)          \
-  X(Minimum, minimum)
+  X(Minimum, minimum)          \
+  X(LeakyRelu, leaky_relu)
 
 #define LOCKSTEP_COMPARE_OPS(X) \
   X(Equal, eq)                  \

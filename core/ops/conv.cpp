@@ -64,6 +64,10 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias,
     check(bias.shape() == Shape{shape[1]}, "conv2d",
           [&] { return str_cat("want a bias (", shape[1], "), got ", to_string(bias.shape())); });
   }
+  if (size_of(x.dtype()) == 2) {
+    const Tensor wide_bias = bias.defined() ? to(bias, DType::kF32) : bias;
+    return to(conv2d(to(x, DType::kF32), to(weight, DType::kF32), wide_bias, options), x.dtype());
+  }
   Tensor y = empty_channels_last(shape, x.options());
   const View bias_view = bias.defined() ? bias.view() : View();
   launch<kernels::Conv2d>(x.device(), x.view(), weight.view(),

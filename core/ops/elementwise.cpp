@@ -133,54 +133,59 @@ Tensor clamp(const Tensor& x, double low, double high) {
   return where(lt(x, low), constant_like(x, low), where(gt(x, high), constant_like(x, high), x));
 }
 
-Tensor constant_like(const Tensor& x, double value) { return Tensor::scalar(value, x.options()); }
+Tensor clamp_min(const Tensor& x, double low) {
+  return where(lt(x, low), constant_like(x, low), x);
+}
+
+Tensor clamp_max(const Tensor& x, double high) {
+  return where(gt(x, high), constant_like(x, high), x);
+}
 
 namespace {
 
-// Writes op(x, other) into x's memory. In the graph x becomes the new result instead, in memory of
-// its own, so that what the graph saved of the old one stays.
-template <class Op>
-void in_place(const char* op, Tensor& x, const Tensor& other) {
-  check_same(op, x, other);
-  check(broadcast_shapes(x.shape(), other.shape(), op) == x.shape(), op, [&] {
-    return str_cat("want an operand that broadcasts to ", to_string(x.shape()), ", got ",
-                   to_string(other.shape()));
+void check_bool(std::string_view op, const Tensor& x) {
+  check(x.dtype() == DType::kBool, op, [&] {
+    return std::string("want a tensor of bool, got ").append(name(x.dtype())) +
+           "; compare it with something first";
   });
-  TensorImpl& impl = *x.impl();
-  if (!grad_enabled() || !(x.requires_grad() || other.requires_grad())) {
-    launch<kernels::Binary<Op>>(x.device(), x.view(), expanded(other, x.shape()), x.view());
-    x.mark_changed(op);
-    return;
-  }
-  check(!impl.requires_grad, op, [&] {
-    return str_cat(x.name().empty() ? "a leaf" : x.name(),
-                   " requires a gradient and cannot be changed in place in the graph; put "
-                   "the call under NoGrad, or use the form that returns a new tensor");
-  });
-  check(impl.storage->views.load(std::memory_order_relaxed) == 0, op,
-        "the memory is shared with a view, which would miss the change in the graph; use the form "
-        "that returns a new tensor");
-  Tensor before = x.detach();
-  before.impl()->grad_fn = impl.grad_fn;
-  const Tensor result = binary<Op>(before, other);
-  impl.storage = result.impl()->storage;
-  impl.strides = result.strides();
-  impl.offset = 0;
-  impl.grad_fn = result.impl()->grad_fn;
 }
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 }  // namespace
 
-Tensor& Tensor::add_(const Tensor& other, double alpha) {
-  in_place<kernels::Add>("add_", *this, alpha == 1 ? other : other * alpha);
-  return *this;
+// The truth values are numbers 0 and 1 to the kernels of every dtype.
+Tensor logical_and(const Tensor& a, const Tensor& b) {
+  check_same("logical_and", a, b);
+  check_bool("logical_and", a);
+  return minimum(a, b);
 }
 
-Tensor& Tensor::mul_(const Tensor& other) {
-  in_place<kernels::Mul>("mul_", *this, other);
-  return *this;
+Tensor logical_or(const Tensor& a, const Tensor& b) {
+  check_same("logical_or", a, b);
+  check_bool("logical_or", a);
+  return maximum(a, b);
 }
 
-Tensor& Tensor::mul_(double factor) { return mul_(constant_like(*this, factor)); }
+Tensor logical_not(const Tensor& x) {
+  check_bool("logical_not", x);
+  return eq(x, 0.0);
+}
+
+Tensor isnan(const Tensor& x) { return ne(x, x); }
+
+Tensor isinf(const Tensor& x) {
+  check(is_floating(x.dtype()), "isinf", "want a floating dtype");
+  const NoGrad no_grad;
+  return eq(abs(x), kInfinity);
+}
+
+Tensor isfinite(const Tensor& x) {
+  check(is_floating(x.dtype()), "isfinite", "want a floating dtype");
+  const NoGrad no_grad;
+  return lt(abs(x), kInfinity);
+}
+
+Tensor constant_like(const Tensor& x, double value) { return Tensor::scalar(value, x.options()); }
 
 }  // namespace lockstep

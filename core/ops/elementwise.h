@@ -27,8 +27,23 @@ Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
 Tensor where(const Tensor& condition, const Tensor& a, double b);
 Tensor where(const Tensor& condition, double a, const Tensor& b);
 
-// x, but no less than `low` and no more than `high`; the gradient is 0 outside.
+// x, but no less than `low` and no more than `high` (which may be infinite); the gradient is 0
+// outside. NaN stays NaN.
 Tensor clamp(const Tensor& x, double low, double high);
+Tensor clamp_min(const Tensor& x, double low);
+Tensor clamp_max(const Tensor& x, double high);
+
+inline Tensor leaky_relu(const Tensor& x) { return leaky_relu(x, 0.01); }
+
+// Of bool tensors, by the values' truth; they broadcast.
+Tensor logical_and(const Tensor& a, const Tensor& b);
+Tensor logical_or(const Tensor& a, const Tensor& b);
+Tensor logical_not(const Tensor& x);
+
+// bool tensors that say where a floating x is NaN, is infinite, is neither. No gradient.
+Tensor isnan(const Tensor& x);
+Tensor isinf(const Tensor& x);
+Tensor isfinite(const Tensor& x);
 
 // A tensor of one element with x's dtype and device.
 Tensor constant_like(const Tensor& x, double value);

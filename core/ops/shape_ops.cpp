@@ -101,8 +101,13 @@ Tensor transpose(const Tensor& x, int64_t dim0, int64_t dim1) {
   return permute(x, dims);
 }
 
-Tensor expand(const Tensor& x, const Shape& shape) {
+Tensor expand(const Tensor& x, const Shape& wanted) {
   const Shape& from = x.shape();
+  Shape shape = wanted;
+  for (size_t i = 0; i < from.size() && from.size() <= shape.size(); ++i) {
+    int64_t& to = shape[shape.size() - from.size() + i];
+    if (to == -1) to = from[i];
+  }
   const auto fits = [&] {
     if (shape.size() < from.size()) return false;
     for (size_t i = 0; i < from.size(); ++i) {
@@ -132,6 +137,14 @@ Tensor squeeze(const Tensor& x, int64_t dim) {
   return reshape(x, shape);
 }
 
+Tensor squeeze(const Tensor& x) {
+  Shape shape;
+  for (int64_t size : x.shape()) {
+    if (size != 1) shape.push_back(size);
+  }
+  return reshape(x, shape);
+}
+
 Tensor unsqueeze(const Tensor& x, int64_t dim) {
   Shape shape = x.shape();
   shape.insert(shape.begin() + normalize_dim(dim, x.dim() + 1, "unsqueeze"), 1);
@@ -146,6 +159,17 @@ Tensor flatten(const Tensor& x, int64_t start_dim) {
   for (size_t i = start; i < x.shape().size(); ++i) rest *= x.shape()[i];
   shape.push_back(rest);
   return reshape(x, shape);
+}
+
+Tensor movedim(const Tensor& x, int64_t from, int64_t to) {
+  const size_t source = dim_of(x, from, "movedim");
+  const size_t target = dim_of(x, to, "movedim");
+  Shape dims;
+  for (size_t i = 0; i < x.shape().size(); ++i) {
+    if (i != source) dims.push_back(static_cast<int64_t>(i));
+  }
+  dims.insert(dims.begin() + static_cast<int64_t>(target), static_cast<int64_t>(source));
+  return permute(x, dims);
 }
 
 Tensor slice(const Tensor& x, int64_t dim, int64_t start, int64_t end, int64_t step) {
@@ -181,6 +205,50 @@ Tensor slice_scatter_zeros(const Tensor& x, const Shape& shape, int64_t dim, int
   });
 }
 
+namespace {
+
+// A zero tensor of `shape` with x on a diagonal: the gradient of diagonal().
+Tensor diagonal_scatter_zeros(const Tensor& x, const Shape& shape, int64_t offset, int64_t dim0,
+                              int64_t dim1) {
+  Tensor out = Tensor::zeros(shape, x.options());
+  {
+    NoGrad no_grad;
+    diagonal(out, offset, dim0, dim1).copy_(x);
+  }
+  return record("diagonal_scatter_zeros", out, {x}, [offset, dim0, dim1](const Tensor& g) {
+    return Tensors{diagonal(g, offset, dim0, dim1)};
+  });
+}
+
+}  // namespace
+
+Tensor diagonal(const Tensor& x, int64_t offset, int64_t dim0, int64_t dim1) {
+  const size_t rows = dim_of(x, dim0, "diagonal");
+  const size_t columns = dim_of(x, dim1, "diagonal");
+  check(rows != columns, "diagonal", [&] {
+    return str_cat("want two different dimensions of ", to_string(x.shape()), ", got ", dim0,
+                   " and ", dim1);
+  });
+  const int64_t down = std::max<int64_t>(-offset, 0);
+  const int64_t right = std::max<int64_t>(offset, 0);
+  const int64_t length =
+      std::max<int64_t>(0, std::min(x.shape()[rows] - down, x.shape()[columns] - right));
+  Shape shape;
+  Strides strides;
+  for (size_t i = 0; i < x.shape().size(); ++i) {
+    if (i == rows || i == columns) continue;
+    shape.push_back(x.shape()[i]);
+    strides.push_back(x.strides()[i]);
+  }
+  shape.push_back(length);
+  strides.push_back(x.strides()[rows] + x.strides()[columns]);
+  const int64_t start = length == 0 ? 0 : down * x.strides()[rows] + right * x.strides()[columns];
+  return record("diagonal", alias(x, shape, strides, x.impl()->offset + start), {x},
+                [from = x.shape(), offset, dim0, dim1](const Tensor& g) {
+                  return Tensors{diagonal_scatter_zeros(g, from, offset, dim0, dim1)};
+                });
+}
+
 Tensor narrow(const Tensor& x, int64_t dim, int64_t start, int64_t length) {
   const int64_t size = x.size(dim);
   check(0 <= start && 0 <= length && start <= size - length, "narrow", [&] {
@@ -197,59 +265,6 @@ Tensor select(const Tensor& x, int64_t dim, int64_t index) {
                    to_string(x.shape()), ", got ", index);
   });
   return squeeze(narrow(x, dim, index < 0 ? index + size : index, 1), dim);
-}
-
-Tensor cat(std::span<const Tensor> tensors, int64_t dim) {
-  check(!tensors.empty(), "cat", "want at least one tensor, got none");
-  const size_t d = dim_of(tensors[0], dim, "cat");
-  Shape shape = tensors[0].shape();
-  std::vector<int64_t> lengths;
-  shape[d] = 0;
-  for (const Tensor& tensor : tensors) {
-    check_same("cat", tensors[0], tensor);
-    Shape wanted = shape;
-    if (tensor.dim() == static_cast<int64_t>(shape.size())) wanted[d] = tensor.shape()[d];
-    check(tensor.shape() == wanted, "cat", [&] {
-      return str_cat("want shapes that agree but for dimension ", d, ", got ",
-                     to_string(tensors[0].shape()), " and ", to_string(tensor.shape()));
-    });
-    lengths.push_back(tensor.shape()[d]);
-  }
-  for (int64_t length : lengths) shape[d] += length;
-  Tensor out = Tensor::empty(shape, tensors[0].options());
-  const auto axis = static_cast<int64_t>(d);
-  {
-    NoGrad no_grad;
-    int64_t start = 0;
-    for (const Tensor& tensor : tensors) {
-      narrow(out, axis, start, tensor.shape()[d]).copy_(tensor);
-      start += tensor.shape()[d];
-    }
-  }
-  return record("cat", out, tensors, [lengths, axis](const Tensor& g) {
-    Tensors parts;
-    int64_t start = 0;
-    for (int64_t length : lengths) {
-      parts.push_back(narrow(g, axis, start, length));
-      start += length;
-    }
-    return parts;
-  });
-}
-
-Tensor stack(std::span<const Tensor> tensors, int64_t dim) {
-  Tensors parts;
-  for (const Tensor& tensor : tensors) parts.push_back(unsqueeze(tensor, dim));
-  return cat(parts, dim);
-}
-
-std::vector<Tensor> split(const Tensor& x, int64_t size, int64_t dim) {
-  check(size > 0, "split", [&] { return str_cat("want a size over 0, got ", size); });
-  Tensors parts;
-  for (int64_t start = 0; start < x.size(dim); start += size) {
-    parts.push_back(narrow(x, dim, start, std::min(size, x.size(dim) - start)));
-  }
-  return parts;
 }
 
 Tensor contiguous(const Tensor& x) {

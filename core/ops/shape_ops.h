@@ -12,10 +12,14 @@ namespace lockstep {
 Tensor reshape(const Tensor& x, const Shape& shape);  // one size may be -1
 Tensor permute(const Tensor& x, const Shape& dims);
 Tensor transpose(const Tensor& x, int64_t dim0, int64_t dim1);
-Tensor expand(const Tensor& x, const Shape& shape);
-Tensor squeeze(const Tensor& x, int64_t dim);
+Tensor expand(const Tensor& x, const Shape& shape);  // -1 keeps a size
+Tensor squeeze(const Tensor& x, int64_t dim);        // x itself where the size is not 1
+Tensor squeeze(const Tensor& x);                     // every dimension of size 1
 Tensor unsqueeze(const Tensor& x, int64_t dim);
 Tensor flatten(const Tensor& x, int64_t start_dim = 0);
+Tensor movedim(const Tensor& x, int64_t from, int64_t to);
+// The elements (…, i, …, i + offset, …) as a last dimension.
+Tensor diagonal(const Tensor& x, int64_t offset = 0, int64_t dim0 = 0, int64_t dim1 = 1);
 Tensor narrow(const Tensor& x, int64_t dim, int64_t start, int64_t length);
 Tensor select(const Tensor& x, int64_t dim, int64_t index);
 // Elements start, start + step, … below start + length * step.
@@ -28,8 +32,13 @@ Tensor slice_scatter_zeros(const Tensor& x, const Shape& shape, int64_t dim, int
 // Copies. cat joins along an existing dimension, stack along a new one.
 Tensor cat(std::span<const Tensor> tensors, int64_t dim = 0);
 Tensor stack(std::span<const Tensor> tensors, int64_t dim = 0);
-std::vector<Tensor> split(const Tensor& x, int64_t size, int64_t dim = 0);  // views
-Tensor contiguous(const Tensor& x);                                         // x itself where it is
+// Views of x along `dim`: pieces of `size` (the last may be shorter), of the given sizes (which add
+// up to x's), at most `count` equal ones (likewise), every slice without the dimension.
+std::vector<Tensor> split(const Tensor& x, int64_t size, int64_t dim = 0);
+std::vector<Tensor> split(const Tensor& x, const Shape& sizes, int64_t dim = 0);
+std::vector<Tensor> chunk(const Tensor& x, int64_t count, int64_t dim = 0);
+std::vector<Tensor> unbind(const Tensor& x, int64_t dim = 0);
+Tensor contiguous(const Tensor& x);     // x itself where it is
 Tensor channels_last(const Tensor& x);  // likewise, for (N, C, H, W)
 Tensor clone(const Tensor& x);          // keeps a dense memory order
 Tensor to(const Tensor& x, DType dtype);

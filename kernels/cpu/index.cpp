@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lockstep/kernels/copy.h"
+#include "lockstep/kernels/cpu/added.h"
 #include "lockstep/kernels/cpu/blocks.h"
 #include "lockstep/kernels/parallel.h"
 #include "lockstep/kernels/text.h"
@@ -43,18 +44,6 @@ View slice(const View& x, int64_t axis, int64_t i) {
   out.shape.erase(out.shape.begin() + axis);
   out.strides.erase(out.strides.begin() + axis);
   return out;
-}
-
-// The sum of two elements of type T, in its lane.
-template <class T>
-LOCKSTEP_INLINE T added(T a, T b) {
-  if constexpr (std::is_same_v<T, bool>) {
-    return a | b;
-  } else if constexpr (std::is_integral_v<T>) {
-    return static_cast<T>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
-  } else {
-    return a + b;
-  }
 }
 
 template <class T>

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <thread>
 
 #include "lockstep/core/ops.h"
@@ -101,6 +102,37 @@ TEST(Autograd, SurvivesAChainOfAMillionNodes) {
   for (int i = 0; i < 1'000'000; ++i) y = neg(y);
   y.backward();
   EXPECT_EQ(x.grad().item(), 1);
+}
+
+// The gradient's own graph is as deep as the graph.
+TEST(Autograd, DifferentiatesAndFreesADeepGraphTwice) {
+  Tensor x = leaf({1});
+  Tensor y = x;
+  for (int i = 0; i < 200'000; ++i) y = y * 1.0;
+  y = y * x;
+  const Tensor first = grad({y}, {x}, {}, {.create_graph = true})[0];
+  EXPECT_EQ(first.item(), 2);
+  y = Tensor();
+  EXPECT_EQ(grad({first}, {x})[0].item(), 2);
+}
+
+TEST(Autograd, FreesWhatItSavedAsItGoes) {
+  Tensor x = leaf({1, 2});
+  std::vector<std::weak_ptr<Storage>> saved;
+  Tensor y = x;
+  std::vector<size_t> alive;  // when each node ran
+  for (int i = 0; i < 5; ++i) {
+    y = exp(y * 0.5);  // exp saves its result
+    saved.push_back(y.impl()->storage);
+    y.register_hook([&](const Tensor&) {
+      alive.push_back(static_cast<size_t>(std::count_if(
+          saved.begin(), saved.end(), [](const auto& storage) { return !storage.expired(); })));
+      return Tensor();
+    });
+  }
+  y = sum(y);
+  y.backward();
+  EXPECT_THAT(alive, ElementsAre(5, 4, 3, 2, 1));
 }
 
 TEST(Autograd, FreesADeepGraphThatWasNeverRun) {
@@ -209,6 +241,44 @@ TEST(Autograd, RecordsOnEachThreadByItself) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_THAT(results, ElementsAre(0, 4, 8, 12));
+}
+
+// Threads share the parameters, which they only read, and nothing else.
+TEST(Autograd, RunsGraphsOnSeveralThreadsOverSharedParameters) {
+  const Tensor weight = Tensor::from<double>({1, 2, 3, 4}, {2, 2}).set_requires_grad();
+  std::vector<std::vector<double>> results(4);
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < results.size(); ++i) {
+    threads.emplace_back([&, i] {
+      const Tensor x = Tensor::full({3, 2}, static_cast<double>(i), {DType::kF64});
+      for (int step = 0; step < 50; ++step) {
+        const Tensor y = sum(square(matmul(x, weight)));
+        results[i] = grad({y}, {weight})[0].to_vector<double>();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (size_t i = 0; i < results.size(); ++i) {
+    // d/dW sum (x W)^2 = 2 x^T x W, with x^T x = 3 i^2 everywhere.
+    const double f = 6 * static_cast<double>(i * i);
+    EXPECT_THAT(results[i], ElementsAre(4 * f, 6 * f, 4 * f, 6 * f));
+  }
+  EXPECT_FALSE(weight.has_grad());
+}
+
+// Case 9 of the public reports: a loss that uses one branch only.
+TEST(Autograd, LeavesTheGradOfAnUnusedBranchAlone) {
+  Tensor used = leaf({1, 2});
+  Tensor unused = leaf({3, 4});
+  for (int step = 0; step < 6; ++step) {
+    const Tensor features = used * 2.0;
+    const Tensor other = features * unused;  // made, and not in the loss
+    sum(features * features).backward();
+    EXPECT_TRUE(used.has_grad());
+    EXPECT_FALSE(unused.has_grad());
+    EXPECT_TRUE(other.requires_grad());
+    used.clear_grad();
+  }
 }
 
 // Case 26 of the public reports: misuse is an error that names the op or the parameter.

@@ -39,6 +39,20 @@ TEST(Tensor, MakesWhatItIsAskedFor) {
       ThrowsMessage<Error>(HasSubstr("does not fit 64 bits")));
 }
 
+TEST(Tensor, CountsAndStepsAndDiagonals) {
+  EXPECT_THAT(Tensor::arange(2, 9, 3).to_vector<int64_t>(), ElementsAre(2, 5, 8));
+  EXPECT_THAT(Tensor::arange(2, -3, -2).to_vector<int64_t>(), ElementsAre(2, 0, -2));
+  EXPECT_EQ(Tensor::arange(2, 2, 1).numel(), 0);
+  EXPECT_EQ(Tensor::arange(3, 2, 1).numel(), 0);
+  EXPECT_THAT(Tensor::arange(0, 1, 0.25, {DType::kF32}).to_vector<float>(),
+              ElementsAre(0, 0.25, 0.5, 0.75));
+  EXPECT_THAT(Tensor::linspace(-1, 1, 5).to_vector<float>(), ElementsAre(-1, -0.5, 0, 0.5, 1));
+  EXPECT_THAT(Tensor::linspace(3, 7, 1).to_vector<float>(), ElementsAre(3));
+  EXPECT_EQ(Tensor::linspace(0, 0.1, 30, {DType::kF64}).to_vector<double>().back(), 0.1);
+  EXPECT_THAT(Tensor::eye(2, 3, {DType::kI32}).to_vector<int32_t>(), ElementsAre(1, 0, 0, 0, 1, 0));
+  EXPECT_THAT(Tensor::eye(2).to_vector<float>(), ElementsAre(1, 0, 0, 1));
+}
+
 TEST(Tensor, SaysWhatIsWrongWithAnUndefinedOne) {
   const Tensor nothing;
   EXPECT_FALSE(nothing.defined());
@@ -185,6 +199,20 @@ TEST(Random, DrawsFromTheNamedDistributions) {
   const std::vector<int64_t> k = randint(-2, 3, {1000}).to_vector<int64_t>();
   EXPECT_EQ(*std::min_element(k.begin(), k.end()), -2);
   EXPECT_EQ(*std::max_element(k.begin(), k.end()), 2);
+}
+
+TEST(Random, DrawsOnesWithTheProbabilityThatIsAsked) {
+  manual_seed(5);
+  const Tensor ones = bernoulli(0.3, {20000}, {DType::kF64});
+  EXPECT_NEAR(mean(ones).item(), 0.3, 5 * std::sqrt(0.3 * 0.7 / 20000));
+  EXPECT_EQ(sum(ones * (1.0 - ones)).item(), 0);
+  const Tensor p = expand(Tensor::from<double>({0, 1, 0.5}, {3}), {9999, 3});
+  const Tensor drawn = bernoulli(p);
+  EXPECT_EQ(drawn.shape(), p.shape());
+  EXPECT_THAT(mean(drawn, {0}).to_vector<double>(),
+              ElementsAre(0, 1, testing::DoubleNear(0.5, 5 * std::sqrt(0.25 / 9999))));
+  EXPECT_EQ(rand_like(drawn).dtype(), DType::kF64);
+  EXPECT_EQ(randn_like(drawn).shape(), p.shape());
 }
 
 TEST(Random, PermutesEachNumberOnce) {

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <algorithm>
+
+#include "lockstep/kernels/parallel.h"
+#include "lockstep/kernels/view.h"
+
+// Kernels that work along one dimension see a tensor as lines in that direction.
+namespace lockstep::kernels {
+
+class Lines {
+ public:
+  // The lines of `shape` along dimension `axis`.
+  Lines(const Shape& shape, int64_t axis) : axis_(static_cast<size_t>(axis)), shape_(shape) {
+    length_ = shape_[axis_];
+    for (size_t d = 0; d < shape_.size(); ++d) {
+      if (d != axis_) count_ *= shape_[d];
+    }
+  }
+
+  int64_t count() const { return count_; }
+  int64_t length() const { return length_; }
+
+  // Where the first element of a line stands in memory with these strides.
+  int64_t offset(const Strides& strides, int64_t line) const {
+    int64_t out = 0;
+    for (size_t d = shape_.size(); d-- > 0;) {
+      if (d == axis_) continue;
+      out += line % shape_[d] * strides[d];
+      line /= shape_[d];
+    }
+    return out;
+  }
+
+  // Calls f(line) for every line, on several threads where there is work for them.
+  template <class F>
+  void for_each(const F& f) const {
+    if (length_ == 0) return;
+    parallel_for(count_, std::max<int64_t>(1, kGrain / length_), [&](int64_t begin, int64_t end) {
+      for (int64_t line = begin; line < end; ++line) f(line);
+    });
+  }
+
+ private:
+  static constexpr int64_t kGrain = 16384;  // elements that are worth a thread
+
+  size_t axis_;
+  Shape shape_;
+  int64_t length_ = 0;
+  int64_t count_ = 1;
+};
+
+}  // namespace lockstep::kernels
