@@ -5,6 +5,7 @@
 #include "lockstep/comm/communicator.h"
 #include "lockstep/comm/store.h"
 #include "lockstep/comm/world.h"
+#include "lockstep/core/anomaly.h"
 #include "lockstep/core/autograd.h"
 #include "lockstep/core/gradcheck.h"
 #include "lockstep/core/ops.h"
