@@ -1,6 +1,7 @@
 #include "lockstep/core/anomaly.h"
 
-#include "absl/debugging/stacktrace.h"
+#include <execinfo.h>
+
 #include "absl/debugging/symbolize.h"
 #include "lockstep/core/ops/elementwise.h"
 #include "lockstep/core/ops/reduce.h"
@@ -13,6 +14,7 @@ namespace {
 thread_local bool watching = false;
 
 constexpr int kDeepest = 48;  // frames
+constexpr int kOwn = 2;       // the innermost ones: watched() and record()
 
 // Where a node was made, as addresses: names are looked up when somebody asks.
 struct Calls {
@@ -21,7 +23,7 @@ struct Calls {
 
   std::string to_string() const {
     std::string text;
-    for (int i = 0; i < count; ++i) {
+    for (int i = kOwn; i < count; ++i) {
       char label[512];
       // The address after a call may belong to the next function.
       const auto* address = static_cast<const char*>(frames[i]) - 1;
@@ -48,7 +50,8 @@ bool anomaly_enabled() { return watching; }
 BackwardFunction watched(std::string_view op, std::span<const Tensor> inputs,
                          BackwardFunction backward) {
   auto calls = std::make_shared<Calls>();
-  calls->count = absl::GetStackTrace(calls->frames, kDeepest, 2);  // without this and record()
+  // By unwinding tables: Abseil's own walk wants frame pointers, which optimised code has not.
+  calls->count = ::backtrace(calls->frames, kDeepest);
   std::vector<std::string> labels;
   for (const Tensor& input : inputs) labels.push_back(input.defined() ? describe(input) : "");
   return [op, calls, labels, backward = std::move(backward)](const Tensor& g) {
