@@ -55,7 +55,7 @@ std::vector<Form> forms() {
              const Tensor rows[] = {x.select(0, 0), cat(parts)};
              return stack(rows);
            }},
-          {"index_put_ mask", [](Tensor& x) { x.index_put_({lt(x.detach(), 1.0)}, 9); },
+          {"index_put_ mask", [](Tensor& x) { x.index_put_({lt(x, 1.0)}, 9); },
            [](const Tensor& x) { return where(lt(x, 1.0), 9.0, x); }}};
 }
 

@@ -95,7 +95,7 @@ inline void add_elementwise(std::vector<Case>& all) {
 }
 
 inline void add_reductions(std::vector<Case>& all) {
-  const Tensor x = sample({3, 4, 5});
+  const Tensor block = sample({3, 4, 5});
   const auto add = [&](std::string name, Function f, const Tensor& input, double loose = 1) {
     all.push_back({std::move(name), std::move(f), {input}, Kind::kOther, loose});
   };
@@ -106,25 +106,25 @@ inline void add_reductions(std::vector<Case>& all) {
       [](const Tensors& x) {
         return sum(exp(x[0]), {0, 2});
       },
-      x, 4);
+      block, 4);
   add(
-      "mean", [](const Tensors& x) { return mean(exp(x[0]), {-1}, true); }, x);
+      "mean", [](const Tensors& x) { return mean(exp(x[0]), {-1}, true); }, block);
   add(
       "var",
       [](const Tensors& x) {
         return var(x[0], {0, 2});
       },
-      x);
+      block);
   add(
-      "var_biased", [](const Tensors& x) { return var(x[0], {1}, 0, true); }, x);
+      "var_biased", [](const Tensors& x) { return var(x[0], {1}, 0, true); }, block);
   add(
       "std",
       [](const Tensors& x) {
         return lockstep::std(x[0], {1, 2});
       },
-      x);
+      block);
   add(
-      "prod", [](const Tensors& x) { return prod(x[0], {1}); }, x);
+      "prod", [](const Tensors& x) { return prod(x[0], {1}); }, block);
   const double zeros[] = {2, 0, 3, -1.5, 0.5, 0, 2, 0, 1, 3, 1, -2, 0.5, 4, 1};
   add(
       "prod_zeros", [](const Tensors& x) { return prod(x[0], {1}); },
@@ -136,37 +136,37 @@ inline void add_reductions(std::vector<Case>& all) {
       [](const Tensors& x) {
         return max(exp(x[0]), {1, 2});
       },
-      x);
+      block);
   add(
-      "min", [](const Tensors& x) { return min(exp(x[0]), {0}); }, x);
+      "min", [](const Tensors& x) { return min(exp(x[0]), {0}); }, block);
   add(
-      "argmax", [](const Tensors& x) { return argmax(x[0], 1); }, x);
+      "argmax", [](const Tensors& x) { return argmax(x[0], 1); }, block);
   add(
-      "argmin", [](const Tensors& x) { return argmin(x[0]); }, x);
+      "argmin", [](const Tensors& x) { return argmin(x[0]); }, block);
   add(
       "norm",
       [](const Tensors& x) {
         return norm(x[0], 2, {0, 1});
       },
-      x);
+      block);
   add(
-      "norm_1", [](const Tensors& x) { return norm(x[0], 1, {2}); }, x);
+      "norm_1", [](const Tensors& x) { return norm(x[0], 1, {2}); }, block);
   add(
-      "norm_3", [](const Tensors& x) { return norm(x[0], 3, {1}); }, x);
+      "norm_3", [](const Tensors& x) { return norm(x[0], 3, {1}); }, block);
   add(
-      "norm_max", [](const Tensors& x) { return norm(x[0], INFINITY, {1}); }, x);
+      "norm_max", [](const Tensors& x) { return norm(x[0], INFINITY, {1}); }, block);
   add(
       "logsumexp",
       [](const Tensors& x) {
         return logsumexp(x[0], {0, 2});
       },
-      x);
+      block);
   add(
-      "cumsum", [](const Tensors& x) { return cumsum(exp(x[0]), 1); }, x, 4);
+      "cumsum", [](const Tensors& x) { return cumsum(exp(x[0]), 1); }, block, 4);
   add(
-      "softmax", [](const Tensors& x) { return softmax(x[0], 1); }, x);
+      "softmax", [](const Tensors& x) { return softmax(x[0], 1); }, block);
   add(
-      "log_softmax", [](const Tensors& x) { return log_softmax(x[0], -1); }, x);
+      "log_softmax", [](const Tensors& x) { return log_softmax(x[0], -1); }, block);
 }
 
 // What the last dimension of special numbers (NaN, infinity, 1e30, …) becomes.

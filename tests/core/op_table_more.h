@@ -10,18 +10,18 @@ inline Tensor places(std::initializer_list<int64_t> values, const Shape& shape) 
 }
 
 inline void add_shapes(std::vector<Case>& all) {
-  const Tensor x = sample({3, 4, 5});
+  const Tensor block = sample({3, 4, 5});
   const auto add = [&](std::string name, Function f, Tensors inputs, std::vector<Shape> empty = {},
                        Shape empty_result = {}) {
     all.push_back({std::move(name), std::move(f), std::move(inputs), Kind::kOther, 1, true,
                    std::move(empty), std::move(empty_result)});
   };
-  add("reshape", [](const Tensors& x) { return exp(x[0]).reshape({5, 12}); }, {x});
+  add("reshape", [](const Tensors& x) { return exp(x[0]).reshape({5, 12}); }, {block});
   add("permute",
       [](const Tensors& x) {
         return exp(x[0].permute({2, 0, 1}));
       },
-      {x}, {{3, 0, 2}}, {2, 3, 0});
+      {block}, {{3, 0, 2}}, {2, 3, 0});
   add("expand",
       [](const Tensors& x) {
         return exp(expand(x[0], {2, -1, 4}));
@@ -29,12 +29,13 @@ inline void add_shapes(std::vector<Case>& all) {
       {sample({3, 1})}, {{0, 1}}, {2, 0, 4});
   add("squeeze", [](const Tensors& x) { return exp(squeeze(x[0])); }, {sample({1, 3, 1, 2})},
       {{1, 0}}, {0});
-  add("movedim", [](const Tensors& x) { return exp(movedim(x[0], 0, -1)); }, {x}, {{3, 0}}, {0, 3});
-  add("diagonal", [](const Tensors& x) { return exp(diagonal(x[0], -1, 2, 0)); }, {x}, {{0, 2, 3}},
-      {2, 0});
-  add("slice", [](const Tensors& x) { return exp(slice(x[0], 1, 1, 4, 2)); }, {x}, {{0, 4}},
+  add("movedim", [](const Tensors& x) { return exp(movedim(x[0], 0, -1)); }, {block}, {{3, 0}},
+      {0, 3});
+  add("diagonal", [](const Tensors& x) { return exp(diagonal(x[0], -1, 2, 0)); }, {block},
+      {{0, 2, 3}}, {2, 0});
+  add("slice", [](const Tensors& x) { return exp(slice(x[0], 1, 1, 4, 2)); }, {block}, {{0, 4}},
       {0, 2});
-  add("select", [](const Tensors& x) { return exp(x[0].select(1, -2)); }, {x}, {{0, 4}}, {0});
+  add("select", [](const Tensors& x) { return exp(x[0].select(1, -2)); }, {block}, {{0, 4}}, {0});
   add("cat",
       [](const Tensors& x) {
         const Tensor parts[] = {exp(x[0]), x[1] * x[1], x[0]};
@@ -51,15 +52,16 @@ inline void add_shapes(std::vector<Case>& all) {
       [](const Tensors& x) {
         return exp(split(x[0], {1, 0, 4}, 2)[2]);
       },
-      {x}, {{0, 1, 5}}, {0, 1, 4});
-  add("chunk", [](const Tensors& x) { return exp(chunk(x[0], 3, -1)[2]); }, {x}, {{0, 5}}, {0, 1});
-  add("unbind", [](const Tensors& x) { return unbind(x[0], 1)[0] * exp(unbind(x[0], 1)[3]); }, {x},
-      {{0, 4}}, {0});
+      {block}, {{0, 1, 5}}, {0, 1, 4});
+  add("chunk", [](const Tensors& x) { return exp(chunk(x[0], 3, -1)[2]); }, {block}, {{0, 5}},
+      {0, 1});
+  add("unbind", [](const Tensors& x) { return unbind(x[0], 1)[0] * exp(unbind(x[0], 1)[3]); },
+      {block}, {{0, 4}}, {0});
   add("index_select",
       [](const Tensors& x) {
         return exp(index_select(x[0], 1, places({2, 0, 2}, {3})));
       },
-      {x}, {{0, 3}}, {0, 3});
+      {block}, {{0, 3}}, {0, 3});
   add("index_add",
       [](const Tensors& x) {
         return exp(index_add({2, 4}, 1, places({2, 0, 2}, {3}), x[0]));
@@ -96,62 +98,63 @@ inline void add_shapes(std::vector<Case>& all) {
       [](const Tensors& x) {
         return exp(x[0].index({Slice(1), kNewAxis, kEllipsis, places({0, -1, 3}, {3})}));
       },
-      {x}, {{1, 2, 4}}, {0, 1, 2, 3});
+      {block}, {{1, 2, 4}}, {0, 1, 2, 3});
   add("index_pairs",
       [](const Tensors& x) {
         return exp(x[0].index({places({2, 0, -1}, {3}), Slice(), places({1, 1, 4}, {3})}));
       },
-      {x}, {{3, 0, 5}}, {3, 0});
-  add("index_mask", [](const Tensors& x) { return exp(x[0].index({gt(x[0].detach(), 0.3)})); }, {x},
-      {{3, 0}}, {0});
+      {block}, {{3, 0, 5}}, {3, 0});
+  add("index_mask", [](const Tensors& x) { return exp(x[0].index({gt(x[0].detach(), 0.3)})); },
+      {block}, {{3, 0}}, {0});
   add("index_put",
       [](const Tensors& x) {
         const Index at[] = {Slice(1), kEllipsis, Slice(1, -1, 2)};
         return exp(index_put(x[0], at, x[1]));
       },
-      {x, sample({4, 1}, -1, 1, 1)});
+      {block, sample({4, 1}, -1, 1, 1)});
   add("index_put_places",
       [](const Tensors& x) {
         const Index at[] = {places({2, 0, 1}, {3}), places({1, 1, 3}, {3})};
         return exp(index_put(x[0], at, x[1]));
       },
-      {x, sample({3, 5}, -1, 1, 1)});
+      {block, sample({3, 5}, -1, 1, 1)});
   add("index_put_accumulate",
       [](const Tensors& x) {
         const Index at[] = {places({2, 0, 2}, {3}), places({1, 1, 1}, {3})};
         return exp(index_put(x[0], at, x[1], true));
       },
-      {x, sample({3, 5}, -1, 1, 1)});
+      {block, sample({3, 5}, -1, 1, 1)});
   add("pad",
       [](const Tensors& x) {
         return exp(pad(x[0], {1, 2, 0, 3}, PadMode::kConstant, 0.7));
       },
-      {x}, {{0, 2}}, {3, 5});
+      {block}, {{0, 2}}, {3, 5});
   add("pad_reflect",
       [](const Tensors& x) {
         return exp(pad(x[0], {3, 1}, PadMode::kReflect));
       },
-      {x}, {{0, 4}}, {0, 8});
+      {block}, {{0, 4}}, {0, 8});
   add("pad_replicate",
       [](const Tensors& x) {
         return exp(pad(x[0], {3, 1}, PadMode::kReplicate));
       },
-      {x}, {{0, 4}}, {0, 8});
-  add("flip", [](const Tensors& x) { return exp(flip(x[0], {0, -1})); }, {x}, {{0, 4}}, {0, 4});
-  add("roll", [](const Tensors& x) { return exp(roll(x[0], -2, 1)); }, {x}, {{3, 0}}, {3, 0});
-  add("tril", [](const Tensors& x) { return exp(tril(x[0], 1)); }, {x}, {{0, 4}}, {0, 4});
-  add("triu", [](const Tensors& x) { return exp(triu(x[0], -1)); }, {x}, {{4, 0}}, {4, 0});
+      {block}, {{0, 4}}, {0, 8});
+  add("flip", [](const Tensors& x) { return exp(flip(x[0], {0, -1})); }, {block}, {{0, 4}}, {0, 4});
+  add("roll", [](const Tensors& x) { return exp(roll(x[0], -2, 1)); }, {block}, {{3, 0}}, {3, 0});
+  add("tril", [](const Tensors& x) { return exp(tril(x[0], 1)); }, {block}, {{0, 4}}, {0, 4});
+  add("triu", [](const Tensors& x) { return exp(triu(x[0], -1)); }, {block}, {{4, 0}}, {4, 0});
   add("tile",
       [](const Tensors& x) {
         return exp(tile(x[0], {2, 1, 3}));
       },
       {sample({3, 2})}, {{0, 2}}, {2, 0, 6});
-  add("sort", [](const Tensors& x) { return exp(sort(x[0], 1, true).values) * x[0]; }, {x},
+  add("sort", [](const Tensors& x) { return exp(sort(x[0], 1, true).values) * x[0]; }, {block},
       {{3, 0}}, {3, 0});
-  add("argsort", [](const Tensors& x) { return argsort(x[0]); }, {x}, {{0, 3}}, {0, 3});
-  add("topk", [](const Tensors& x) { return exp(topk(x[0], 2, 1).values); }, {x}, {{0, 2}}, {0, 2});
-  add("topk_smallest", [](const Tensors& x) { return exp(topk(x[0], 3, 0, false).values); }, {x},
-      {{3, 0}}, {3, 0});
+  add("argsort", [](const Tensors& x) { return argsort(x[0]); }, {block}, {{0, 3}}, {0, 3});
+  add("topk", [](const Tensors& x) { return exp(topk(x[0], 2, 1).values); }, {block}, {{0, 2}},
+      {0, 2});
+  add("topk_smallest", [](const Tensors& x) { return exp(topk(x[0], 3, 0, false).values); },
+      {block}, {{3, 0}}, {3, 0});
 }
 
 inline void add_products(std::vector<Case>& all) {
