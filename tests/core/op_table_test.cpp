@@ -261,7 +261,7 @@ TEST(OpTable, EmptyTensorsGiveWhatTheirShapesSay) {
     if (!y.requires_grad()) continue;
     const Tensors first = gradients(y, inputs, true);
     for (size_t i = 0; i < inputs.size(); ++i) {
-      if (first[i].defined()) EXPECT_EQ(first[i].shape(), shapes[i]) << c.name;
+      EXPECT_TRUE(!first[i].defined() || first[i].shape() == shapes[i]) << c.name;
     }
   }
   EXPECT_GT(tried, 90);
@@ -300,7 +300,7 @@ TEST(OpTable, TheSameCallGivesTheSameBits) {
       const Tensors a = gradients(once, inputs, false);
       const Tensors b = gradients(twice, inputs, false);
       for (size_t i = 0; i < a.size(); ++i) {
-        if (a[i].defined()) EXPECT_EQ(numbers(a[i]), numbers(b[i])) << c.name;
+        EXPECT_TRUE(!a[i].defined() || numbers(a[i]) == numbers(b[i])) << c.name;
       }
     }
   }

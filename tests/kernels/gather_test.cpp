@@ -82,6 +82,27 @@ TEST(ScatterAdd, EveryDtypeAxisAndMemoryOrder) {
   }
 }
 
+TEST(Scatter, KeepsTheLastOfSeveralForOnePlace) {
+  for (int code = 0; code < kDTypeCount; ++code) {
+    const auto dtype = static_cast<DType>(code);
+    for (size_t axis = 0; axis < 3; ++axis) {
+      const Shape small = small_shape(axis);
+      const Array index = index_for(small, kLarge[axis]);
+      const Array start = sample(dtype, kLarge, 0, 100);
+      const Array values = sample(dtype, small, 0, 100, 1);
+      const Array want = with_strides(start, contiguous_strides(kLarge));
+      for (int64_t i = 0; i < values.numel(); ++i) {  // row-major: ascending along every axis
+        want.set(moved(i, small, kLarge, axis, static_cast<int64_t>(index.get(i))), values.get(i));
+      }
+      for (const Strides& strides : some_strides(kLarge)) {
+        const Array y = with_strides(start, strides);
+        Scatter::cpu(values.view, index.view, y.view, static_cast<int64_t>(axis));
+        for (int64_t i = 0; i < y.numel(); ++i) ASSERT_EQ(y.get(i), want.get(i)) << i;
+      }
+    }
+  }
+}
+
 TEST(ScatterAdd, GivesTheSameBitsOnAnyNumberOfThreads) {
   const Shape shape = {257, 301};
   const Array index = index_for(shape, 5);
