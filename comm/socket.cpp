@@ -176,6 +176,7 @@ Endpoint parse_endpoint(std::string_view text, std::string_view what) {
   } else {
     check(host.find(':') == std::string_view::npos, "endpoint", wrong);
   }
+  check(host.find_first_of("[]") == host.npos, "endpoint", wrong);
   endpoint.host = std::string(host);
   const std::string_view port = text.substr(colon + 1);
   const bool digits = !port.empty() && port.find_first_not_of("0123456789") == port.npos;

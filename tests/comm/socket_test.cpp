@@ -54,8 +54,9 @@ TEST(Endpoint, ReadsNamesAndBothKindsOfAddress) {
 }
 
 TEST(Endpoint, RefusesWhatIsNoneNamingItsSource) {
-  for (const char* text : {"", "host", ":80", "host:", "host:x", "host:-1", "host:65536", "::1:80",
-                           "[::1:80", "[]:80", "host:99999999999999999999", "host:+5"}) {
+  for (const char* text :
+       {"", "host", ":80", "host:", "host:x", "host:-1", "host:65536", "::1:80", "[::1:80", "[]:80",
+        "[[::1]:80", "a]b:80", "host:99999999999999999999", "host:+5"}) {
     const Error error = error_of([&] { parse_endpoint(text, "LOCKSTEP_STORE"); });
     EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument) << text;
     EXPECT_THAT(error.what(), AllOf(HasSubstr("LOCKSTEP_STORE"), HasSubstr(text)));
