@@ -125,54 +125,6 @@ std::string now_utc() {
   return text;
 }
 
-void write_files(Disk& disk, const fs::path& directory, const SaveRequest& request,
-                 uint64_t serial) {
-  disk.make_directory(directory);
-  Manifest manifest;
-  manifest.step = request.step;
-  manifest.serial = serial;
-  manifest.run = request.run;
-  manifest.world_size = request.world_size;
-  manifest.written = now_utc();
-  const std::string name = data_file_name(0);
-  manifest.files.push_back(
-      {name, write_data_file(disk, directory / name, request.tensors, request.values)});
-  OutputFile file(disk, directory / kManifestName);
-  file.write(encode_manifest(manifest));
-  file.finish();
-  disk.sync_directory(directory);
-}
-
-// Gives a finished directory its name, durably. What had the name has `temporary` afterwards.
-// Returns whether there was something.
-bool publish(Disk& disk, const fs::path& temporary, const fs::path& target) {
-  std::error_code error;
-  const bool taken = fs::exists(fs::symlink_status(target, error));
-  if (!taken) {
-    disk.rename(temporary, target);
-  } else if (!disk.exchange(temporary, target)) {
-    throw Error(ErrorCode::kIo, "save_checkpoint",
-                str_cat(target.string(),
-                        " is there, and this file system cannot replace a folder in one step: "
-                        "move it away first"));
-  }
-  disk.sync_directory(target.parent_path());
-  return taken;
-}
-
-// What had the new checkpoint's name: an older save of the same step is removed, anything else
-// kept.
-void put_away(Disk& disk, const fs::path& temporary, const fs::path& target, bool replaced) {
-  if (replaced && is_removable(temporary)) return remove_temporary(disk, temporary);
-  fs::path aside = target;
-  std::error_code error;
-  for (int i = 1; fs::exists(fs::symlink_status(aside, error)); ++i) {
-    aside = target;
-    aside += str_cat(".aside-", i);
-  }
-  disk.rename(temporary, aside);
-}
-
 void write_hint(Disk& disk, const fs::path& folder, const std::string& name) {
   const fs::path temporary = folder / str_cat(kLatest, kTemporary);
   std::error_code error;
@@ -183,27 +135,16 @@ void write_hint(Disk& disk, const fs::path& folder, const std::string& name) {
   disk.rename(temporary, folder / kLatest);
 }
 
-void remove_older(Disk& disk, const fs::path& folder, const SaveRequest& request) {
-  // What dead writers left goes first: its names are needed for what goes next.
-  for (const std::string& name : list_names(folder)) {
-    if (parse_temporary_name(name) && is_removable(folder / name)) {
-      remove_temporary(disk, folder / name);
-    }
-  }
-  int kept = 0;
-  for (const StoredCheckpoint& stored : find_checkpoints(folder)) {
-    if (!stored.manifest || ++kept <= request.keep || request.keep == 0) continue;
-    if (is_removable(stored.path)) remove_checkpoint(disk, stored.path);
-  }
-  disk.sync_directory(folder);
-}
-
 }  // namespace
 
 std::string checkpoint_name(int64_t step) {
   char name[32];
   std::snprintf(name, sizeof name, "step-%08lld", static_cast<long long>(step));
   return name;
+}
+
+fs::path temporary_path(const fs::path& folder, int64_t step) {
+  return folder / str_cat(checkpoint_name(step), kTemporary);
 }
 
 std::vector<StoredCheckpoint> find_checkpoints(const fs::path& folder) {
@@ -234,40 +175,115 @@ std::vector<StoredCheckpoint> find_checkpoints(const fs::path& folder) {
   return found;
 }
 
-void write_checkpoint(Disk& disk, const fs::path& folder, const SaveRequest& request,
-                      const std::function<void(const std::string&)>& warn) {
-  make_folder(disk, folder);
-  const DirectoryLock lock(folder);
-  const std::vector<StoredCheckpoint> before = find_checkpoints(folder);
-  check_same_run(folder, before, request.run);
-  const uint64_t serial =
-      1 + (before.empty() || !before[0].manifest ? 0 : before[0].manifest->serial);
-  const fs::path target = folder / checkpoint_name(request.step);
-  const bool replaces = std::any_of(before.begin(), before.end(), [&](const auto& stored) {
-    return stored.step == request.step && stored.manifest;
+CheckpointSave::CheckpointSave(Disk& disk, fs::path folder, SaveRequest request)
+    : disk_(disk), folder_(std::move(folder)), request_(std::move(request)) {
+  make_folder(disk_, folder_);
+  lock_ = std::make_unique<DirectoryLock>(folder_);
+  const std::vector<StoredCheckpoint> before = find_checkpoints(folder_);
+  check_same_run(folder_, before, request_.run);
+  serial_ = 1 + (before.empty() || !before[0].manifest ? 0 : before[0].manifest->serial);
+  target_ = folder_ / checkpoint_name(request_.step);
+  replaces_ = std::any_of(before.begin(), before.end(), [&](const auto& stored) {
+    return stored.step == request_.step && stored.manifest;
   });
-  fs::path temporary = target;
-  temporary += kTemporary;
+  temporary_ = temporary_path(folder_, request_.step);
   std::error_code error;
-  if (fs::exists(fs::symlink_status(temporary, error))) remove_temporary(disk, temporary);
+  if (fs::exists(fs::symlink_status(temporary_, error))) remove_temporary(disk_, temporary_);
+  disk_.make_directory(temporary_);
+}
+
+CheckpointSave::~CheckpointSave() {
+  if (finished_) return;
+  // A disk that is full needs its space back. What cannot be removed the next save removes.
   try {
-    write_files(disk, folder / temporary.filename(), request, serial);
-  } catch (const Error&) {
-    // A disk that is full needs its space back. What cannot be removed the next save removes.
-    try {
-      if (is_removable(temporary)) remove_temporary(disk, temporary);
-    } catch (const Error&) {
-    }
-    throw;
+    if (is_removable(temporary_)) remove_temporary(disk_, temporary_);
+  } catch (const std::exception&) {
   }
-  const bool taken = publish(disk, temporary, target);
+}
+
+void CheckpointSave::write_manifest(const std::vector<FileSummary>& files) {
+  Manifest manifest;
+  manifest.step = request_.step;
+  manifest.serial = serial_;
+  manifest.run = request_.run;
+  manifest.world_size = request_.world_size;
+  manifest.written = now_utc();
+  manifest.writer = "lockstep " LOCKSTEP_VERSION;
+  for (const FileSummary& summary : files) {
+    const std::string name = data_file_name(static_cast<int>(manifest.files.size()));
+    std::error_code error;
+    if (fs::file_size(temporary_ / name, error) != summary.bytes || error) {
+      throw Error(ErrorCode::kIo, "save_checkpoint",
+                  str_cat("rank ", manifest.files.size(), " has written ", name,
+                          ", but rank 0 does not see it whole in ", temporary_.string(),
+                          ": a sharded save needs a folder that all ranks share"));
+    }
+    manifest.files.push_back({name, summary});
+  }
+  OutputFile file(disk_, temporary_ / kManifestName);
+  file.write(encode_manifest(manifest));
+  file.finish();
+  disk_.sync_directory(temporary_);
+}
+
+// What had the name is in the temporary directory afterwards. Returns whether there was something.
+bool CheckpointSave::publish() {
+  std::error_code error;
+  const bool taken = fs::exists(fs::symlink_status(target_, error));
+  if (!taken) {
+    disk_.rename(temporary_, target_);
+  } else if (!disk_.exchange(temporary_, target_)) {
+    throw Error(ErrorCode::kIo, "save_checkpoint",
+                str_cat(target_.string(),
+                        " is there, and this file system cannot replace a folder in one step: "
+                        "move it away first"));
+  }
+  // From here on what is in temporary_ is not this save's.
+  finished_ = true;
+  disk_.sync_directory(target_.parent_path());
+  return taken;
+}
+
+// What had the new checkpoint's name: an older save of the same step is removed, anything else
+// kept.
+void CheckpointSave::put_away(bool same_step) {
+  if (same_step && is_removable(temporary_)) return remove_temporary(disk_, temporary_);
+  fs::path aside = target_;
+  std::error_code error;
+  for (int i = 1; fs::exists(fs::symlink_status(aside, error)); ++i) {
+    aside = target_;
+    aside += str_cat(".aside-", i);
+  }
+  disk_.rename(temporary_, aside);
+}
+
+void CheckpointSave::remove_older() {
+  // What dead writers left goes first: its names are needed for what goes next.
+  for (const std::string& name : list_names(folder_)) {
+    if (parse_temporary_name(name) && is_removable(folder_ / name)) {
+      remove_temporary(disk_, folder_ / name);
+    }
+  }
+  int kept = 0;
+  for (const StoredCheckpoint& stored : find_checkpoints(folder_)) {
+    if (!stored.manifest || ++kept <= request_.keep || request_.keep == 0) continue;
+    if (request_.keep_every > 0 && stored.step % request_.keep_every == 0) continue;
+    if (is_removable(stored.path)) remove_checkpoint(disk_, stored.path);
+  }
+  disk_.sync_directory(folder_);
+}
+
+void CheckpointSave::finish(const std::vector<FileSummary>& files,
+                            const std::function<void(const std::string&)>& warn) {
+  write_manifest(files);
+  const bool taken = publish();
   // The checkpoint is durable: nothing below may fail the save.
   try {
-    if (taken) put_away(disk, temporary, target, replaces);
-    write_hint(disk, folder, checkpoint_name(request.step));
-    remove_older(disk, folder, request);
+    if (taken) put_away(replaces_);
+    write_hint(disk_, folder_, checkpoint_name(request_.step));
+    remove_older();
   } catch (const Error& late) {
-    warn(str_cat(target.string(),
+    warn(str_cat(target_.string(),
                  " is saved, but the folder could not be tidied up: ", late.what()));
   }
 }

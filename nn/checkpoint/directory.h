@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -18,6 +18,9 @@ namespace lockstep::nn {
 
 // "step-00000123".
 std::string checkpoint_name(int64_t step);
+
+// Where that of `step` is while it is written: "step-00000123.tmp".
+std::filesystem::path temporary_path(const std::filesystem::path& folder, int64_t step);
 
 // A complete checkpoint, as far as its name says.
 struct StoredCheckpoint {
@@ -37,22 +40,55 @@ struct SaveRequest {
   int64_t step = 0;
   std::string run;
   int world_size = 1;
-  int keep = 0;  // how many checkpoints of the run stay, with this one; 0: all
-  std::span<const TensorBytes> tensors;
-  std::span<const NamedValue> values;
+  int keep = 0;            // how many checkpoints of the run stay, with this one; 0: all
+  int64_t keep_every = 0;  // those of steps that are a multiple of this stay too; 0: none
 };
 
-// Writes a checkpoint into `folder`, which is made where it is missing. When this returns, the
-// checkpoint is durable. It replaces one of the same step and run; what else is in its place is
-// moved aside. Then removes older checkpoints of the run, and what dead writers left.
+// A checkpoint that is being written into `folder`, which is made where it is missing.
+//
+//   CheckpointSave save(disk, folder, request);   // one rank
+//   write_data_file(disk, save.directory() / data_file_name(i), …);   // any rank, for each file
+//   save.finish(summaries, warn);
 //
 // At any instant, whatever fails, the folder holds all the checkpoints that it held, until the new
-// one is durable. Nothing is removed that has not a checkpoint's names throughout.
-//
-// Throws Error(kIo) where the disk fails, Error(kInvalidArgument) where the folder holds
-// checkpoints of another run. `warn` gets what went wrong after the checkpoint was durable.
-void write_checkpoint(Disk& disk, const std::filesystem::path& folder, const SaveRequest& request,
-                      const std::function<void(const std::string&)>& warn);
+// one is durable; that is when finish() returns. Nothing is removed that has not a checkpoint's
+// names throughout. One that is not finished is removed by the destructor; so nobody writes into it
+// any more by then.
+class CheckpointSave {
+ public:
+  // Locks the folder and makes the temporary directory. Throws Error(kIo) where the disk fails or
+  // another job is saving there, Error(kInvalidArgument) where the folder holds checkpoints of
+  // another run; then nothing was changed but that the folder was made.
+  CheckpointSave(Disk& disk, std::filesystem::path folder, SaveRequest request);
+  ~CheckpointSave();
+  CheckpointSave(const CheckpointSave&) = delete;
+  CheckpointSave& operator=(const CheckpointSave&) = delete;
+
+  // Where the data files go, temporary_path().
+  const std::filesystem::path& directory() const { return temporary_; }
+  // Gives it its name, durably. It replaces one of the same step and run; what else is in its place
+  // is moved aside. Then removes older checkpoints of the run, and what dead writers left. `files`
+  // are the data files, in order. Throws Error(kIo); `warn` gets what went wrong after the
+  // checkpoint was durable.
+  void finish(const std::vector<FileSummary>& files,
+              const std::function<void(const std::string&)>& warn);
+
+ private:
+  void write_manifest(const std::vector<FileSummary>& files);
+  bool publish();
+  void put_away(bool same_step);
+  void remove_older();
+
+  Disk& disk_;
+  std::filesystem::path folder_;
+  SaveRequest request_;
+  std::unique_ptr<DirectoryLock> lock_;
+  std::filesystem::path target_;
+  std::filesystem::path temporary_;
+  uint64_t serial_ = 0;
+  bool replaces_ = false;  // a checkpoint of the same step
+  bool finished_ = false;
+};
 
 // Removes the checkpoints of a folder, damaged ones that have no other files included, and what
 // dead writers left.

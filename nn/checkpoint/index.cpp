@@ -21,7 +21,6 @@ using nlohmann::json;
 constexpr uint64_t kAlignment = 256;
 constexpr uint64_t kPageAlignment = 4096;
 constexpr uint64_t kPageAlignedBytes = uint64_t{64} << 10;
-constexpr size_t kMaxDims = 64;
 constexpr size_t kMaxNameBytes = 1024;
 
 [[noreturn]] void corrupt(std::string_view what, std::string_view message) {
@@ -103,25 +102,47 @@ DType decode_dtype(const std::string& text, const std::string& tensor, std::stri
   corrupt(what, str_cat("tensor '", tensor, "' has a dtype that is not known: '", text, "'"));
 }
 
-// The number of bytes; fills `shape`. Sizes of 0 count as 1 for the bound, so that strides fit too.
-uint64_t decode_shape(const json::array_t& sizes, const StoredTensor& tensor, Shape& shape,
+// The number of elements; fills `shape`. Sizes of 0 count as 1 for the bound, so that strides fit
+// too.
+uint64_t decode_shape(const json::array_t& sizes, const std::string& tensor, Shape& shape,
                       std::string_view what) {
   if (sizes.size() > kMaxDims) {
-    corrupt(what, str_cat("tensor '", tensor.name, "' has ", sizes.size(), " dimensions"));
+    corrupt(what, str_cat("tensor '", tensor, "' has ", sizes.size(), " dimensions, at most ",
+                          kMaxDims, " are allowed"));
   }
-  uint64_t bound = uint64_t{1} << 59;
-  uint64_t bytes = size_of(tensor.dtype);
+  uint64_t bound = kMaxElements;
+  uint64_t elements = 1;
   for (const json& size : sizes) {
-    const uint64_t n = size.is_number_unsigned() ? size.get<uint64_t>() : bound + 1;
+    if (!size.is_number_unsigned()) {
+      corrupt(what, str_cat("tensor '", tensor, "' has a size that is not a whole number of 0 and ",
+                            "more: ", size.dump(-1, ' ', true, json::error_handler_t::replace)));
+    }
+    const auto n = size.get<uint64_t>();
     if (n > bound) {
-      corrupt(what,
-              str_cat("tensor '", tensor.name, "' has a size that is not a number in bounds"));
+      corrupt(what, str_cat("tensor '", tensor, "' has a shape whose product overflows: more than ",
+                            "2^59 elements"));
     }
     bound /= std::max<uint64_t>(n, 1);
-    bytes *= n;
+    elements *= n;
     shape.push_back(static_cast<int64_t>(n));
   }
-  return bytes;
+  return elements;
+}
+
+// All elements where the entry says nothing else.
+ElementRange decode_range(const json& entry, uint64_t elements, const std::string& tensor,
+                          std::string_view what) {
+  if (!entry.contains("range")) return {0, elements};
+  const json::array_t& range = json_array(entry, "range", what);
+  const bool numbers =
+      range.size() == 2 && range[0].is_number_unsigned() && range[1].is_number_unsigned();
+  if (!numbers) corrupt(what, str_cat("tensor '", tensor, "' has a range that is not two numbers"));
+  const ElementRange result{range[0].get<uint64_t>(), range[1].get<uint64_t>()};
+  if (result.count == 0 || result.first > elements || result.count > elements - result.first) {
+    corrupt(what, str_cat("tensor '", tensor, "' has the range of ", result.count,
+                          " elements from ", result.first, ", but ", elements, " in all"));
+  }
+  return result;
 }
 
 StoredTensor decode_tensor(const json& entry, uint64_t end, uint64_t data_end,
@@ -129,14 +150,17 @@ StoredTensor decode_tensor(const json& entry, uint64_t end, uint64_t data_end,
   StoredTensor tensor;
   tensor.name = json_string(entry, "name", what);
   tensor.dtype = decode_dtype(json_string(entry, "dtype", what), tensor.name, what);
-  const uint64_t bytes = decode_shape(json_array(entry, "shape", what), tensor, tensor.shape, what);
+  const uint64_t elements =
+      decode_shape(json_array(entry, "shape", what), tensor.name, tensor.shape, what);
+  tensor.range = decode_range(entry, elements, tensor.name, what);
   tensor.offset = json_unsigned(entry, "offset", what);
   tensor.bytes = json_unsigned(entry, "bytes", what);
   const auto fault = [&](std::string_view message) {
     corrupt(what, str_cat("tensor '", tensor.name, "' ", message));
   };
+  const uint64_t bytes = tensor.range.count * size_of(tensor.dtype);
   if (tensor.bytes != bytes) {
-    fault(str_cat("has shape ", to_string(tensor.shape), " of ", name(tensor.dtype), ", that is ",
+    fault(str_cat("has ", tensor.range.count, " elements of ", name(tensor.dtype), ", that is ",
                   bytes, " bytes, but is said to have ", tensor.bytes));
   }
   if (tensor.offset > data_end || tensor.bytes > data_end - tensor.offset) {
@@ -156,6 +180,38 @@ StoredTensor decode_tensor(const json& entry, uint64_t end, uint64_t data_end,
   return tensor;
 }
 
+// Whether its elements lie within those of `of` only the whole checkpoint tells (contents.h); that
+// the arithmetic fits is made sure of here.
+StoredView decode_view(const json& entry, std::string_view what) {
+  StoredView view;
+  view.name = json_string(entry, "name", what);
+  view.of = json_string(entry, "of", what);
+  decode_shape(json_array(entry, "shape", what), view.name, view.shape, what);
+  const auto number = [&](const json& value) {
+    if (!value.is_number_unsigned() || value.get<uint64_t>() > kMaxElements) {
+      corrupt(what, str_cat("view '", view.name, "' has a stride or a start that is no number up ",
+                            "to 2^59"));
+    }
+    return static_cast<int64_t>(value.get<uint64_t>());
+  };
+  view.start = number(json_member(entry, "start", what));
+  for (const json& stride : json_array(entry, "strides", what)) {
+    view.strides.push_back(number(stride));
+  }
+  if (view.strides.size() != view.shape.size()) {
+    corrupt(what, str_cat("view '", view.name, "' has ", view.shape.size(), " sizes and ",
+                          view.strides.size(), " strides"));
+  }
+  return view;
+}
+
+json sizes_json(const Shape& sizes) { return std::vector<int64_t>(sizes.begin(), sizes.end()); }
+
+bool is_whole(const StoredTensor& tensor) {
+  return tensor.range.first == 0 &&
+         tensor.range.count == static_cast<uint64_t>(numel(tensor.shape));
+}
+
 }  // namespace
 
 std::string_view type_name(const Value& value) {
@@ -169,6 +225,11 @@ uint64_t place_tensor(uint64_t end, uint64_t bytes) {
 
 uint64_t place_index(uint64_t end) { return align_up(end, kAlignment); }
 
+uint32_t features_of(const Index& index) {
+  const bool ranges = !std::all_of(index.tensors.begin(), index.tensors.end(), is_whole);
+  return (ranges ? kFeatureRanges : 0) | (index.views.empty() ? 0 : kFeatureViews);
+}
+
 std::string encode_index(const Index& index) {
   std::unordered_set<std::string> seen;
   json tensors = json::array();
@@ -176,19 +237,31 @@ std::string encode_index(const Index& index) {
     check_name(tensor.name, seen);
     json checksums = json::array();
     for (uint64_t checksum : tensor.checksums) checksums.push_back(to_hex(checksum));
-    tensors.push_back({{"name", tensor.name},
-                       {"dtype", name(tensor.dtype)},
-                       {"shape", std::vector<int64_t>(tensor.shape.begin(), tensor.shape.end())},
-                       {"offset", tensor.offset},
-                       {"bytes", tensor.bytes},
-                       {"xxh3", std::move(checksums)}});
+    json& entry = tensors.emplace_back(json{{"name", tensor.name},
+                                            {"dtype", name(tensor.dtype)},
+                                            {"shape", sizes_json(tensor.shape)},
+                                            {"offset", tensor.offset},
+                                            {"bytes", tensor.bytes},
+                                            {"xxh3", std::move(checksums)}});
+    if (!is_whole(tensor)) entry["range"] = {tensor.range.first, tensor.range.count};
+  }
+  json views = json::array();
+  for (const StoredView& view : index.views) {
+    check_name(view.name, seen);
+    views.push_back({{"name", view.name},
+                     {"of", view.of},
+                     {"shape", sizes_json(view.shape)},
+                     {"strides", sizes_json(view.strides)},
+                     {"start", view.start}});
   }
   json values = json::array();
   for (const NamedValue& value : index.values) {
     check_name(value.name, seen);
     values.push_back(encode_value(value));
   }
-  return json{{"tensors", std::move(tensors)}, {"values", std::move(values)}}.dump();
+  json root = {{"tensors", std::move(tensors)}, {"values", std::move(values)}};
+  if (!views.empty()) root["views"] = std::move(views);
+  return root.dump();
 }
 
 Index decode_index(std::string_view text, uint64_t data_end, std::string_view what) {
@@ -211,6 +284,12 @@ Index decode_index(std::string_view text, uint64_t data_end, std::string_view wh
   if (place_index(end) != data_end) {
     corrupt(where, str_cat("the last tensor ends at byte ", end, " and the index is at ", data_end,
                            ", want ", place_index(end)));
+  }
+  if (root.contains("views")) {
+    for (const json& entry : json_array(root, "views", where)) {
+      index.views.push_back(decode_view(entry, where));
+      check_stored_name(index.views.back().name);
+    }
   }
   for (const json& entry : json_array(root, "values", where)) {
     index.values.push_back(decode_value(entry, where));

@@ -21,7 +21,7 @@ inline constexpr std::array<uint8_t, 8> kFooterMagic = {'L', 'S', 'C', 'K', 'E',
 struct FileHeader {
   std::array<uint8_t, 8> magic = kHeaderMagic;
   uint32_t version = 0;
-  uint32_t features = 0;  // what a reader must know; no bit has a meaning in version 1
+  uint32_t features = 0;  // what a reader must know; see format.h
   std::array<uint64_t, 5> reserved = {};
   uint64_t checksum = 0;  // of the 56 bytes before it
 };

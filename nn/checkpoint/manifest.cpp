@@ -1,5 +1,6 @@
 #include "lockstep/nn/checkpoint/manifest.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -15,6 +16,8 @@ namespace {
 using nlohmann::json;
 
 constexpr std::string_view kFormat = "lockstep-checkpoint";
+// The feature of a checkpoint that has not exactly one data file.
+constexpr const char* kSharded = "sharded";
 constexpr uint64_t kMaxManifestBytes = uint64_t{16} << 20;
 
 // The text ends with a member that holds the checksum of all bytes before it.
@@ -65,12 +68,13 @@ std::string encode_manifest(const Manifest& manifest) {
   std::string text = json{
       {"format", kFormat},
       {"version", kCheckpointVersion},
-      {"features", json::array()},
+      {"features", manifest.files.size() == 1 ? json::array() : json::array({kSharded})},
       {"step", manifest.step},
       {"serial", manifest.serial},
       {"run", manifest.run},
       {"world_size", manifest.world_size},
       {"written", manifest.written},
+      {"writer", manifest.writer},
       {"files",
        std::move(files)}}.dump();
   text.pop_back();
@@ -83,12 +87,14 @@ Manifest decode_manifest(std::string_view text, std::string_view what) {
   if (json_string(root, "format", what) != kFormat) corrupt(what, "is not a checkpoint's manifest");
   const uint64_t version = json_unsigned(root, "version", what);
   const json::array_t& features = json_array(root, "features", what);
-  if (version != kCheckpointVersion || !features.empty()) {
+  const bool known = std::all_of(features.begin(), features.end(),
+                                 [](const json& feature) { return feature == kSharded; });
+  if (version != kCheckpointVersion || !known) {
     throw Error(ErrorCode::kMismatch, "load_checkpoint",
-                str_cat(what, " has version ", version, " of the format and ", features.size(),
-                        " features, this program reads version ", kCheckpointVersion,
-                        " without features: load it with the Lockstep that wrote it or a later "
-                        "one"));
+                str_cat(what, " has version ", version, " of the format and the features ",
+                        json(features).dump(-1, ' ', true), ", this program reads version ",
+                        kCheckpointVersion, " with '", kSharded,
+                        "': load it with the Lockstep that wrote it or a later one"));
   }
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
   Manifest manifest;
@@ -98,20 +104,21 @@ Manifest decode_manifest(std::string_view text, std::string_view what) {
       static_cast<int>(bounded(root, "world_size", 1, std::numeric_limits<int>::max(), what));
   manifest.run = json_string(root, "run", what);
   manifest.written = json_string(root, "written", what);
-  for (const json& entry : json_array(root, "files", what)) {
+  if (root.contains("writer")) manifest.writer = json_string(root, "writer", what);
+  const json::array_t& files = json_array(root, "files", what);
+  if (files.empty() || files.size() > kMaxFiles || (files.size() > 1) == features.empty()) {
+    corrupt(what, str_cat("names ", files.size(), " files and ", features.size(),
+                          " features: want 1 file, or as many as ranks and '", kSharded, "'"));
+  }
+  for (const json& entry : files) {
     Manifest::File file;
     file.name = json_string(entry, "name", what);
     file.summary.bytes = json_unsigned(entry, "bytes", what);
     file.summary.index_checksum = json_hex(json_member(entry, "index_xxh3", what), what);
     // Names that follow from the place can neither repeat nor point out of the directory.
-    if (file.name != data_file_name(static_cast<int>(manifest.files.size()))) {
-      corrupt(what, str_cat("names a file '", file.name, "', want ",
-                            data_file_name(static_cast<int>(manifest.files.size()))));
-    }
+    const std::string wanted = data_file_name(static_cast<int>(manifest.files.size()));
+    if (file.name != wanted) corrupt(what, str_cat("names '", file.name, "', want ", wanted));
     manifest.files.push_back(std::move(file));
-  }
-  if (manifest.files.size() != 1) {
-    corrupt(what, str_cat("names ", manifest.files.size(), " files, version 1 has one"));
   }
   return manifest;
 }

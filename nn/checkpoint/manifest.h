@@ -27,8 +27,12 @@ struct Manifest {
   std::string run;  // names the run: 32 hexadecimal digits, the same in all its checkpoints
   int world_size = 1;
   std::string written;  // UTC, "2026-01-31T12:00:00Z"
+  std::string writer;   // "lockstep 0.1.0"; empty where the file does not say
   std::vector<File> files;
 };
+
+// As many as the names of data files tell apart.
+inline constexpr int kMaxFiles = 100000;
 
 // "data-00000.lsck".
 std::string data_file_name(int index);

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 
+#include "absl/strings/str_join.h"
 #include "lockstep/core/autograd.h"
 #include "lockstep/kernels/error.h"
 #include "lockstep/kernels/text.h"
@@ -21,6 +23,11 @@ bool all_foreign(const NamedTensors& tensors) {
   return !tensors.empty() && std::all_of(tensors.begin(), tensors.end(), [](const auto& entry) {
     return entry.first.starts_with(kForeignPrefix);
   });
+}
+
+bool begins_with_one(const std::string& name, const std::vector<std::string>& prefixes) {
+  return std::any_of(prefixes.begin(), prefixes.end(),
+                     [&](const std::string& prefix) { return name.starts_with(prefix); });
 }
 
 void append_list(std::string& text, std::string_view title, const std::vector<std::string>& names) {
@@ -46,6 +53,43 @@ void LoadPlan::check(bool strict) const {
   append_list(text, "mismatched", report.mismatched);
   if (!nothing) text += "\n  load with strict = false to take what matches";
   throw Error(ErrorCode::kMismatch, from_file ? "load_checkpoint" : "load_state_dict", text);
+}
+
+void LoadPlan::keep_only(const std::vector<std::string>& prefixes) {
+  if (prefixes.empty()) return;
+  std::erase_if(report.missing,
+                [&](const std::string& name) { return !begins_with_one(name, prefixes); });
+  if (report.loaded > 0 || !report.mismatched.empty()) return;
+  throw Error(ErrorCode::kMismatch, "load_checkpoint",
+              str_cat(report.path.string(), " and this program have nothing in common whose name ",
+                      "begins with '", absl::StrJoin(prefixes, "' or '"), "'"));
+}
+
+Contents select_contents(const Contents& contents, const LoadOptions& options) {
+  Contents selected;
+  std::unordered_set<std::string> seen;
+  const auto new_name = [&](const std::string& name) {
+    for (const auto& [from, to] : options.rename) {
+      if (name.starts_with(from)) return to + name.substr(from.size());
+    }
+    return name;
+  };
+  const auto take = [&](const std::string& old, std::string& name) {
+    name = new_name(old);
+    if (!options.only.empty() && !begins_with_one(name, options.only)) return false;
+    if (seen.insert(name).second) return true;
+    throw Error(
+        ErrorCode::kMismatch, "load_checkpoint",
+        str_cat("the rules of renaming make '", name, "' of two names, one of them '", old, "'"));
+  };
+  std::string name;
+  for (const auto& [old, tensor] : contents.tensors) {
+    if (take(old, name)) selected.tensors.emplace_back(name, tensor);
+  }
+  for (const NamedValue& value : contents.values) {
+    if (take(value.name, name)) selected.values.push_back({name, value.value});
+  }
+  return selected;
 }
 
 void LoadPlan::apply() const {

@@ -76,15 +76,14 @@ class OptimizerPart : public StatePart {
   Optimizer& optimizer_;
 };
 
-class SchedulePart : public StatePart {
+class NumbersPart : public StatePart {
  public:
-  SchedulePart(std::string name, Schedule& schedule)
-      : StatePart(std::move(name)), schedule_(schedule) {}
+  NumbersPart(std::string name, std::function<NamedNumbers()> get,
+              std::function<void(const NamedNumbers&)> set)
+      : StatePart(std::move(name)), get_(std::move(get)), set_(std::move(set)) {}
 
   void collect(Contents& out) const override {
-    for (const auto& [inner, number] : schedule_.named_state()) {
-      out.values.push_back({full(inner), number});
-    }
+    for (const auto& [inner, number] : get_()) out.values.push_back({full(inner), number});
   }
 
   void plan(const Contents& stored, LoadPlan& plan) override {
@@ -96,11 +95,39 @@ class SchedulePart : public StatePart {
                    state.emplace_back(inner, std::get<double>(value));
                  });
     if (state.size() != wanted.values.size()) return;
-    plan.set_numbers.push_back([this, state] { schedule_.load_named_state(state); });
+    plan.set_numbers.push_back([this, state] { set_(state); });
   }
 
  private:
-  Schedule& schedule_;
+  std::function<NamedNumbers()> get_;
+  std::function<void(const NamedNumbers&)> set_;
+};
+
+class SamplerPart : public StatePart {
+ public:
+  SamplerPart(std::string name, Sampler& sampler) : StatePart(std::move(name)), sampler_(sampler) {}
+
+  void collect(Contents& out) const override {
+    out.values.push_back({full("epoch"), sampler_.epoch()});
+  }
+
+  void plan(const Contents& stored, LoadPlan& plan) override {
+    Contents wanted;
+    collect(wanted);
+    match_values(wanted.values, stored, full(""), plan,
+                 [&](const std::string&, const Value& value) {
+                   const auto epoch = std::get<int64_t>(value);
+                   if (epoch < 0) {
+                     plan.report.mismatched.push_back(
+                         str_cat(full("epoch"), ": want 0 and more, got ", epoch));
+                     return;
+                   }
+                   plan.set_numbers.push_back([this, epoch] { sampler_.set_epoch(epoch); });
+                 });
+  }
+
+ private:
+  Sampler& sampler_;
 };
 
 class LoaderPart : public StatePart {
@@ -159,6 +186,26 @@ class TensorPart : public StatePart {
   Tensor& tensor_;
 };
 
+class TensorsPart : public StatePart {
+ public:
+  TensorsPart(std::string name, NamedTensors tensors)
+      : StatePart(std::move(name)), tensors_(std::move(tensors)) {}
+
+  void collect(Contents& out) const override {
+    for (const auto& [inner, tensor] : tensors_) out.tensors.emplace_back(full(inner), tensor);
+  }
+
+  void plan(const Contents& stored, LoadPlan& plan) override {
+    match_tensors(tensors_, stored.tensors, full(""), plan);
+    for (const NamedValue& value : stored.values) {
+      plan.report.unexpected.push_back(full(value.name));
+    }
+  }
+
+ private:
+  NamedTensors tensors_;
+};
+
 template <class T>
 class ValuePart : public StatePart {
  public:
@@ -186,8 +233,15 @@ std::unique_ptr<StatePart> make_part(std::string name, Module& module) {
 std::unique_ptr<StatePart> make_part(std::string name, Optimizer& optimizer) {
   return std::make_unique<OptimizerPart>(std::move(name), optimizer);
 }
-std::unique_ptr<StatePart> make_part(std::string name, Schedule& schedule) {
-  return std::make_unique<SchedulePart>(std::move(name), schedule);
+std::unique_ptr<StatePart> make_part(std::string name, std::function<NamedNumbers()> get,
+                                     std::function<void(const NamedNumbers&)> set) {
+  return std::make_unique<NumbersPart>(std::move(name), std::move(get), std::move(set));
+}
+std::unique_ptr<StatePart> make_part(std::string name, Sampler& sampler) {
+  return std::make_unique<SamplerPart>(std::move(name), sampler);
+}
+std::unique_ptr<StatePart> make_part(std::string name, NamedTensors tensors) {
+  return std::make_unique<TensorsPart>(std::move(name), std::move(tensors));
 }
 std::unique_ptr<StatePart> make_part(std::string name, DataLoader& loader) {
   return std::make_unique<LoaderPart>(std::move(name), loader);

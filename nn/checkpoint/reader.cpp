@@ -20,9 +20,13 @@ DataFile::DataFile(const std::filesystem::path& path) : file_(path) {
   if (file_.size() < sizeof(FileHeader) + sizeof(FileFooter)) {
     corrupt(file_, str_cat("has ", file_.size(), " bytes, fewer than the smallest data file"));
   }
-  check_header();
+  const uint32_t features = check_header();
   read_footer_and_index();
   index_ = decode_index(index_text_, data_end_, path.string());
+  if (features != features_of(index_)) {
+    corrupt(file_, str_cat("the header says features ", to_hex(features), ", its index uses ",
+                           to_hex(features_of(index_))));
+  }
   uint64_t end = sizeof(FileHeader);
   for (const StoredTensor& tensor : index_.tensors) {
     check_padding(end, tensor.offset);
@@ -31,24 +35,25 @@ DataFile::DataFile(const std::filesystem::path& path) : file_(path) {
   check_padding(end, data_end_);
 }
 
-void DataFile::check_header() const {
+uint32_t DataFile::check_header() const {
   FileHeader header;
   file_.read(0, &header, sizeof header);
   if (header.magic != kHeaderMagic) corrupt(file_, "does not begin as a data file does");
   if (header.checksum != xxh3(&header, offsetof(FileHeader, checksum))) {
     corrupt(file_, "the header does not match its checksum");
   }
-  if (header.version != kCheckpointVersion || header.features != 0) {
-    throw Error(
-        ErrorCode::kMismatch, "load_checkpoint",
-        str_cat(file_.path().string(), " has version ", header.version,
-                " of the format and features ", to_hex(header.features),
-                ", this program reads version ", kCheckpointVersion,
-                " without features: load it with the Lockstep that wrote it or a later one"));
+  if (header.version != kCheckpointVersion || (header.features & ~kKnownFeatures) != 0) {
+    throw Error(ErrorCode::kMismatch, "load_checkpoint",
+                str_cat(file_.path().string(), " has version ", header.version,
+                        " of the format and features ", to_hex(header.features),
+                        ", this program reads version ", kCheckpointVersion, " with features of ",
+                        to_hex(kKnownFeatures),
+                        ": load it with the Lockstep that wrote it or a later one"));
   }
   if (header.reserved != decltype(header.reserved){}) {
     corrupt(file_, "the header's reserved bytes are not zero");
   }
+  return header.features;
 }
 
 void DataFile::read_footer_and_index() {
@@ -73,6 +78,10 @@ void DataFile::read_footer_and_index() {
             str_cat("the footer says that the index has ", footer.index_bytes, " bytes from byte ",
                     footer.index_offset, ", which ends not at ", index_end));
   }
+  if (footer.index_bytes > kMaxIndexBytes) {
+    corrupt(file_, str_cat("has an index of ", footer.index_bytes, " bytes, at most ",
+                           kMaxIndexBytes, " are allowed"));
+  }
   index_text_.resize(static_cast<size_t>(footer.index_bytes));
   file_.read(footer.index_offset, index_text_.data(), index_text_.size());
   if (xxh3(index_text_) != footer.index_checksum) {
@@ -91,21 +100,39 @@ void DataFile::check_padding(uint64_t begin, uint64_t end) const {
   }
 }
 
+namespace {
+
+uint64_t piece_bytes(const StoredTensor& tensor, size_t piece) {
+  return std::min(kChunkBytes, tensor.bytes - piece * kChunkBytes);
+}
+
+}  // namespace
+
+void DataFile::verify_piece(const StoredTensor& tensor, size_t piece, const std::byte* data,
+                            bool checksums) const {
+  const uint64_t at = piece * kChunkBytes;
+  const auto bytes = static_cast<size_t>(piece_bytes(tensor, piece));
+  const std::byte* begin = data + at;
+  if (checksums && xxh3(begin, bytes) != tensor.checksums[piece]) {
+    corrupt(file_, str_cat("tensor '", tensor.name, "': its bytes ", at, " to ", at + bytes,
+                           " do not match their checksum"));
+  }
+  // Reading another value as a C++ bool is undefined behaviour.
+  if (tensor.dtype == DType::kBool &&
+      std::any_of(begin, begin + bytes, [](std::byte b) { return b > std::byte{1}; })) {
+    corrupt(file_, str_cat("tensor '", tensor.name, "' of bool holds a byte that is not 0 or 1"));
+  }
+}
+
+void DataFile::read_piece(const StoredTensor& tensor, size_t piece, std::byte* out) const {
+  const uint64_t at = piece * kChunkBytes;
+  file_.read(tensor.offset + at, out + at, static_cast<size_t>(piece_bytes(tensor, piece)));
+  verify_piece(tensor, piece, out, true);
+}
+
 void DataFile::read(const StoredTensor& tensor, void* out) const {
-  auto* target = static_cast<std::byte*>(out);
-  for (size_t i = 0; i < tensor.checksums.size(); ++i) {
-    const uint64_t at = i * kChunkBytes;
-    const auto bytes = static_cast<size_t>(std::min(kChunkBytes, tensor.bytes - at));
-    file_.read(tensor.offset + at, target + at, bytes);
-    if (xxh3(target + at, bytes) != tensor.checksums[i]) {
-      corrupt(file_, str_cat("tensor '", tensor.name, "': its bytes ", at, " to ", at + bytes,
-                             " do not match their checksum"));
-    }
-    // Reading another value as a C++ bool is undefined behaviour.
-    if (tensor.dtype == DType::kBool && std::any_of(target + at, target + at + bytes,
-                                                    [](std::byte b) { return b > std::byte{1}; })) {
-      corrupt(file_, str_cat("tensor '", tensor.name, "' of bool holds a byte that is not 0 or 1"));
-    }
+  for (size_t piece = 0; piece < piece_count(tensor); ++piece) {
+    read_piece(tensor, piece, static_cast<std::byte*>(out));
   }
 }
 

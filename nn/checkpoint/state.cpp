@@ -110,8 +110,15 @@ void TrainingState::add(std::string name, Module& module) {
 void TrainingState::add(std::string name, Optimizer& optimizer) {
   add_part(make_part(std::move(name), optimizer));
 }
-void TrainingState::add(std::string name, Schedule& schedule) {
-  add_part(make_part(std::move(name), schedule));
+void TrainingState::add_numbers(std::string name, std::function<NamedNumbers()> get,
+                                std::function<void(const NamedNumbers&)> set) {
+  add_part(make_part(std::move(name), std::move(get), std::move(set)));
+}
+void TrainingState::add(std::string name, Sampler& sampler) {
+  add_part(make_part(std::move(name), sampler));
+}
+void TrainingState::add(std::string name, NamedTensors tensors) {
+  add_part(make_part(std::move(name), std::move(tensors)));
 }
 void TrainingState::add(std::string name, DataLoader& loader) {
   add_part(make_part(std::move(name), loader));
@@ -156,14 +163,14 @@ GeneratorWords StateAccess::generators(const TrainingState& state) {
 }
 
 void StateAccess::add_generators(const TrainingState& state, const GeneratorWords& words,
-                                 Contents& contents) {
+                                 std::vector<NamedValue>& values) {
   const auto generators = with_default(state.generators_);
   const size_t per_rank = generators.size() * kWordsPerGenerator;
   for (size_t at = 0; at < words.size(); at += kWordsPerGenerator) {
     const std::string& name = generators[at % per_rank / kWordsPerGenerator].first;
     const int rank = static_cast<int>(at / per_rank);
-    contents.values.push_back({generator_value_name(name, rank, "seed"), words[at]});
-    contents.values.push_back({generator_value_name(name, rank, "offset"), words[at + 1]});
+    values.push_back({generator_value_name(name, rank, "seed"), words[at]});
+    values.push_back({generator_value_name(name, rank, "offset"), words[at + 1]});
   }
 }
 

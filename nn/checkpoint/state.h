@@ -29,6 +29,9 @@ struct LoadPlan {
 
   // Throws Error(kMismatch) with the lists in full, unless the plan is a load that `strict` allows.
   void check(bool strict) const;
+  // What is missing counts only where its name begins with one of `prefixes`; all, if there are
+  // none. Throws Error(kMismatch) where nothing is loaded for them.
+  void keep_only(const std::vector<std::string>& prefixes);
   void apply() const;
 };
 
@@ -55,8 +58,11 @@ class StatePart {
 
 std::unique_ptr<StatePart> make_part(std::string name, Module& module);
 std::unique_ptr<StatePart> make_part(std::string name, Optimizer& optimizer);
-std::unique_ptr<StatePart> make_part(std::string name, Schedule& schedule);
+std::unique_ptr<StatePart> make_part(std::string name, std::function<NamedNumbers()> get,
+                                     std::function<void(const NamedNumbers&)> set);
 std::unique_ptr<StatePart> make_part(std::string name, DataLoader& loader);
+std::unique_ptr<StatePart> make_part(std::string name, Sampler& sampler);
+std::unique_ptr<StatePart> make_part(std::string name, NamedTensors tensors);
 std::unique_ptr<StatePart> make_part(std::string name, Tensor& tensor);
 std::unique_ptr<StatePart> make_part(std::string name, int64_t& value);
 std::unique_ptr<StatePart> make_part(std::string name, uint64_t& value);
@@ -66,6 +72,10 @@ std::unique_ptr<StatePart> make_part(std::string name, std::string& value);
 // Matches tensors with a module's by name; `prefix` goes before names in the report.
 void plan_module(Module& module, const std::string& prefix, const NamedTensors& stored,
                  LoadPlan& plan);
+
+// What `options` lets a load see of a checkpoint: renamed, and without what it leaves alone. Throws
+// Error(kMismatch) where two get the same name.
+Contents select_contents(const Contents& contents, const LoadOptions& options);
 
 // A generator's state on each rank, rank after rank: seed, offset.
 using GeneratorWords = std::vector<uint64_t>;
@@ -77,7 +87,7 @@ struct StateAccess {
   static GeneratorWords generators(const TrainingState& state);
   // `words` holds each rank's generators(), rank after rank.
   static void add_generators(const TrainingState& state, const GeneratorWords& words,
-                             Contents& contents);
+                             std::vector<NamedValue>& values);
   static LoadPlan plan(TrainingState& state, const Contents& contents, int rank);
 
   static const std::string& run(const TrainingState& state) { return state.run_; }

@@ -8,8 +8,9 @@ namespace lockstep::nn {
 
 FileSummary write_data_file(Disk& disk, const std::filesystem::path& path,
                             std::span<const TensorBytes> tensors,
-                            std::span<const NamedValue> values) {
+                            std::span<const NamedValue> values, std::span<const StoredView> views) {
   Index index;
+  index.views.assign(views.begin(), views.end());
   index.values.assign(values.begin(), values.end());
   uint64_t end = sizeof(FileHeader);
   for (const TensorBytes& tensor : tensors) {
@@ -17,8 +18,8 @@ FileSummary write_data_file(Disk& disk, const std::filesystem::path& path,
     stored.name = tensor.name;
     stored.dtype = tensor.dtype;
     stored.shape = tensor.shape;
-    stored.bytes =
-        static_cast<uint64_t>(numel(tensor.shape, "save_checkpoint")) * size_of(tensor.dtype);
+    stored.range = tensor.range;
+    stored.bytes = tensor.range.count * size_of(tensor.dtype);
     stored.offset = place_tensor(end, stored.bytes);
     end = stored.offset + stored.bytes;
   }
@@ -28,6 +29,7 @@ FileSummary write_data_file(Disk& disk, const std::filesystem::path& path,
   OutputFile file(disk, path);
   FileHeader header;
   header.version = kCheckpointVersion;
+  header.features = features_of(index);
   header.checksum = xxh3(&header, offsetof(FileHeader, checksum));
   file.write(&header, sizeof header);
   for (size_t i = 0; i < tensors.size(); ++i) {

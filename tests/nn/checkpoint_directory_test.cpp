@@ -33,6 +33,7 @@ const std::string kRun = "0123456789abcdef0123456789abcdef";
 struct Save {
   int64_t step = 0;
   int keep = 0;
+  int64_t keep_every = 0;
   std::string run = kRun;
   size_t elements = 300001;
 };
@@ -42,15 +43,12 @@ void save(Disk& disk, const fs::path& folder, const Save& s,
   std::vector<int32_t> data(s.elements);
   for (size_t i = 0; i < data.size(); ++i) data[i] = static_cast<int32_t>(i * 31) ^ int32_t(s.step);
   const TensorBytes tensors[] = {
-      {"weight", DType::kI32, {static_cast<int64_t>(data.size())}, data.data()}};
+      whole_tensor("weight", DType::kI32, {static_cast<int64_t>(data.size())}, data.data())};
   const NamedValue values[] = {{"step", s.step}};
-  SaveRequest request;
-  request.step = s.step;
-  request.run = s.run;
-  request.keep = s.keep;
-  request.tensors = tensors;
-  request.values = values;
-  write_checkpoint(disk, folder, request, [&](const std::string& text) {
+  CheckpointSave writer(disk, folder, {s.step, s.run, 1, s.keep, s.keep_every});
+  const FileSummary summary =
+      write_data_file(disk, writer.directory() / data_file_name(0), tensors, values);
+  writer.finish({summary}, [&](const std::string& text) {
     if (warnings != nullptr) {
       warnings->push_back(text);
     } else {
@@ -292,7 +290,7 @@ TEST(CheckpointDirectory, AFolderThatCannotBeMadeOrWrittenIsAnErrorThatNamesIt) 
   const Error below = error_of([&] { save(dir / "file/folder", {.step = 1}); });
   EXPECT_EQ(below.code(), ErrorCode::kIo);
   EXPECT_THAT(below.what(), HasSubstr((dir / "file").string()));
-  if (::geteuid() == 0) return;  // root may write anywhere
+  if (::geteuid() == 0) return;  // root may write anywhere but on a disk that is read-only
   fs::create_directory(dir / "locked");
   fs::permissions(dir / "locked", fs::perms::owner_read | fs::perms::owner_exec);
   const Error locked = error_of([&] { save(dir / "locked", {.step = 1}); });
@@ -309,6 +307,14 @@ TEST(CheckpointDirectory, TheNewestKStay) {
   EXPECT_THAT(whole_steps(dir.path()), ElementsAre(7, 6, 5, 4));
   save(dir.path(), {.step = 8, .keep = 1});
   EXPECT_THAT(whole_steps(dir.path()), ElementsAre(8));
+}
+
+TEST(CheckpointDirectory, EveryNthStaysBesidesTheNewest) {
+  const TemporaryDirectory dir;
+  for (int64_t step = 5; step <= 45; step += 5) {
+    save(dir.path(), {.step = step, .keep = 2, .keep_every = 15});
+  }
+  EXPECT_THAT(whole_steps(dir.path()), ElementsAre(45, 40, 30, 15));
 }
 
 TEST(CheckpointDirectory, ARunThatWentBackHasItsLastSaveAsTheNewest) {
@@ -471,8 +477,10 @@ TEST(CheckpointManifest, WhatHasNoMeaningIsRefusedWithItsReason) {
   EXPECT_THAT(verdict("lockstep-checkpoint", "another").what(), HasSubstr("manifest"));
   EXPECT_THAT(verdict("\"files\":[{", "\"files\":[],\"others\":[{").what(),
               HasSubstr("names 0 files"));
+  EXPECT_THAT(verdict("\"features\":[]", "\"features\":[\"sharded\"]").what(),
+              HasSubstr("names 1 files and 1 features"));
   EXPECT_EQ(verdict("\"version\":1", "\"version\":2").code(), ErrorCode::kMismatch);
-  EXPECT_EQ(verdict("\"features\":[]", "\"features\":[\"sharded\"]").code(), ErrorCode::kMismatch);
+  EXPECT_EQ(verdict("\"features\":[]", "\"features\":[\"later\"]").code(), ErrorCode::kMismatch);
 }
 
 TEST(CheckpointManifest, ADataFileThatIsGoneOrOfAnotherSizeIsDamage) {

@@ -48,7 +48,8 @@ Source source(std::string name, DType dtype, Shape shape, size_t seed) {
 FileSummary write(const std::filesystem::path& path, const std::vector<Source>& sources,
                   const std::vector<NamedValue>& values = {}) {
   std::vector<TensorBytes> tensors;
-  for (const Source& s : sources) tensors.push_back({s.name, s.dtype, s.shape, s.data.data()});
+  for (const Source& s : sources)
+    tensors.push_back(whole_tensor(s.name, s.dtype, s.shape, s.data.data()));
   Disk disk;
   return write_data_file(disk, path, tensors, values);
 }
@@ -220,9 +221,10 @@ std::string index_json(const std::string& tensors, const std::string& values = "
 }
 
 // What the reader says to a forged index; the checksums in it may be anything of the right length.
-std::string verdict(const std::string& index, size_t data_end = 512) {
+std::string verdict(const std::string& index, size_t data_end = 512, uint32_t features = 0) {
   const TemporaryDirectory dir;
-  write_file(dir / "forged", forged(index, std::string(data_end, '\0')));
+  write_file(dir / "forged",
+             forged(index, std::string(data_end, '\0'), kCheckpointVersion, features));
   std::string message;
   EXPECT_EQ(code_of([&] { read_all(dir / "forged"); }, &message), ErrorCode::kCorrupt) << index;
   return message;
@@ -251,16 +253,16 @@ TEST(CheckpointFormat, AForgedIndexIsRefusedWithItsReason) {
   EXPECT_THAT(verdict(one(R"("dtype":"f8","shape":[4],"offset":256,"bytes":4,)" + sum)),
               HasSubstr("a dtype that is not known: 'f8'"));
   EXPECT_THAT(verdict(one(R"("dtype":"u8","shape":[-4],"offset":256,"bytes":4,)" + sum)),
-              HasSubstr("not a number in bounds"));
+              HasSubstr("not a whole number of 0 and more: -4"));
   EXPECT_THAT(verdict(one(R"("dtype":"u8","shape":[4.0],"offset":256,"bytes":4,)" + sum)),
-              HasSubstr("not a number in bounds"));
+              HasSubstr("not a whole number of 0 and more: 4.0"));
   EXPECT_THAT(
       verdict(one(R"("dtype":"u8","shape":[4294967296,4294967296],"offset":256,"bytes":0,)" + sum)),
-      HasSubstr("not a number in bounds"));
+      HasSubstr("product overflows"));
   EXPECT_THAT(
       verdict(
           one(R"("dtype":"u8","shape":[0,9223372036854775807],"offset":256,"bytes":0,"xxh3":[])")),
-      HasSubstr("not a number in bounds"));
+      HasSubstr("product overflows"));
   EXPECT_THAT(
       verdict(
           one(R"("dtype":"u8","shape":[1099511627776],"offset":256,"bytes":1099511627776,)" + sum)),
@@ -294,6 +296,56 @@ TEST(CheckpointFormat, AForgedIndexIsRefusedWithItsReason) {
     verdict(text, 256);
   }
   EXPECT_THAT(verdict(std::string(100000, '['), 256), HasSubstr("more than 8 levels"));
+}
+
+TEST(CheckpointFormat, ARangeOrAViewThatHasNoMeaningIsRefusedWithItsReason) {
+  const auto ranged = [](const std::string& range, int bytes) {
+    return index_json(tensor_json("a", R"("dtype":"u8","shape":[4],"offset":256,"range":)" + range +
+                                           R"(,"bytes":)" + std::to_string(bytes) +
+                                           R"(,"xxh3":["0000000000000000"])"));
+  };
+  EXPECT_THAT(verdict(ranged("[1,3]", 3), 512, kFeatureRanges),
+              HasSubstr("do not match their checksum"));
+  EXPECT_THAT(verdict(ranged("[1,3]", 3)), HasSubstr("the header says features 0000000000000000"));
+  EXPECT_THAT(verdict(ranged("[0,4]", 4), 512, kFeatureRanges), HasSubstr("its index uses"));
+  EXPECT_THAT(verdict(ranged("[1,3]", 4)), HasSubstr("has 3 elements of u8, that is 3 bytes"));
+  EXPECT_THAT(verdict(ranged("[2,3]", 3)), HasSubstr("3 elements from 2, but 4 in all"));
+  EXPECT_THAT(verdict(ranged("[5,1]", 1)), HasSubstr("1 elements from 5, but 4 in all"));
+  EXPECT_THAT(verdict(ranged("[1,18446744073709551615]", 1)), HasSubstr("but 4 in all"));
+  EXPECT_THAT(verdict(ranged("[1,0]", 0)), HasSubstr("0 elements from 1"));
+  for (const char* range : {"[1]", "[1,2,3]", "[-1,2]", R"(["0",2])", "[1.0,2]"}) {
+    EXPECT_THAT(verdict(ranged(range, 2)), HasSubstr("a range that is not two numbers")) << range;
+  }
+  const auto viewed = [](const std::string& rest) {
+    return R"({"tensors":[],"values":[],"views":[{"name":"v","of":"a",)" + rest + "}]}";
+  };
+  EXPECT_THAT(verdict(viewed(R"("shape":[2,2],"strides":[1],"start":0)"), 256),
+              HasSubstr("view 'v' has 2 sizes and 1 strides"));
+  EXPECT_THAT(verdict(viewed(R"("shape":[2],"strides":[1],"start":-1)"), 256),
+              HasSubstr("no number up to 2^59"));
+  EXPECT_THAT(verdict(viewed(R"("shape":[2],"strides":[576460752303423489],"start":0)"), 256),
+              HasSubstr("no number up to 2^59"));
+  EXPECT_THAT(verdict(viewed(R"("shape":[2],"strides":[1],"start":0)"), 256),
+              HasSubstr("the header says features"));
+}
+
+TEST(CheckpointFormat, AnIndexOfAbsurdSizeIsRefusedBeforeItIsRead) {
+  const TemporaryDirectory dir;
+  const std::string file = forged(index_json(""));
+  write_file(dir / "data", file.substr(0, file.size() - sizeof(FileFooter)));
+  FileFooter footer;
+  footer.index_offset = 256;
+  footer.index_bytes = kMaxIndexBytes + 1;
+  footer.file_bytes = footer.index_offset + footer.index_bytes + sizeof footer;
+  footer.checksum = xxh3(&footer, offsetof(FileFooter, checksum));
+  std::filesystem::resize_file(dir / "data", footer.file_bytes);
+  const auto* bytes = reinterpret_cast<const char*>(&footer);
+  for (size_t i = 0; i < sizeof footer; ++i) {
+    write_byte(dir / "data", footer.file_bytes - sizeof footer + i, bytes[i]);
+  }
+  std::string message;
+  EXPECT_EQ(code_of([&] { read_all(dir / "data"); }, &message), ErrorCode::kCorrupt);
+  EXPECT_THAT(message, HasSubstr("an index of 67108865 bytes, at most 67108864 are allowed"));
 }
 
 TEST(CheckpointFormat, AByteThatIsNoBoolIsRefused) {

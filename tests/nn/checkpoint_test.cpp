@@ -309,6 +309,140 @@ TEST(Checkpoint, NamesThatAllBeginWithModuleLoadIntoABareModelStrictly) {
   EXPECT_THAT(error_of([&] { load_state_dict(bare, mixed); }).what(), HasSubstr("module.bias"));
 }
 
+TEST(Checkpoint, APartIsLoadedByItsPrefixAndTheRestIsLeftAlone) {
+  const TemporaryDirectory dir;
+  TrainingRun saved(1);
+  saved.train(2);
+  save_checkpoint(dir.path(), 2, saved.state);
+  TrainingRun run(2);
+  run.train(1);
+  const std::string optimizer = bytes_of(run.optimizer.named_state());
+  const Generator generator = default_generator();
+  const LoadReport report = *load_latest(dir.path(), run.state, {.only = {"model/", "note"}});
+  EXPECT_EQ(report.loaded, 5);
+  EXPECT_EQ(bytes_of(state_dict(*run.net)), bytes_of(state_dict(*saved.net)));
+  EXPECT_EQ(run.note, "run 1");
+  EXPECT_EQ(bytes_of(run.optimizer.named_state()), optimizer);
+  EXPECT_EQ(default_generator().offset, generator.offset);
+  EXPECT_EQ(run.epoch, 1);
+  // It is a run of its own: it does not save among those of the other.
+  EXPECT_THAT(error_of([&] { save_checkpoint(dir.path(), 3, run.state); }).what(),
+              HasSubstr("another run"));
+
+  // Strict holds within the prefix.
+  Net wider(3, {3, 6});
+  TrainingState other;
+  other.add("model", wider);
+  const Error error = error_of([&] {
+    load_latest(dir.path(), other, {.only = {"model/weight", "model/b"}});
+  });
+  EXPECT_THAT(error.what(), HasSubstr("model/weight: want f32 (3, 6), got f32 (3, 5)"));
+  EXPECT_THAT(error_of([&] { load_latest(dir.path(), other, {.only = {"modle/"}}); }).what(),
+              HasSubstr("nothing in common whose name begins with 'modle/'"));
+}
+
+TEST(Checkpoint, NamesAreChangedByRulesBeforeTheyAreMatched) {
+  const TemporaryDirectory dir;
+  Holder saved("encoder", std::make_shared<Net>(1));
+  int64_t epoch = 4;
+  TrainingState state;
+  state.add("net", saved);
+  state.add("epoch", epoch);
+  save_checkpoint(dir.path(), 1, state);
+
+  Holder body("body", std::make_shared<Net>(2));
+  TrainingState other;
+  other.add("model", body);
+  other.add("epoch", epoch);
+  epoch = 0;
+  EXPECT_EQ(error_of([&] { load_latest(dir.path(), other); }).code(), ErrorCode::kMismatch);
+  LoadOptions options;
+  options.rename = {{"net/encoder.", "model/body."}, {"net/", "unused/"}};
+  EXPECT_EQ(load_latest(dir.path(), other, options)->loaded, 5);
+  EXPECT_EQ(bytes_of(state_dict(body)).substr(0, 5), "body.");
+  EXPECT_EQ(bytes_of(body.named_parameters()[0].second),
+            bytes_of(saved.named_parameters()[0].second));
+  EXPECT_EQ(epoch, 4);
+  options.rename = {{"net/encoder.weight", "model/body.bias"}, {"net/encoder.", "model/body."}};
+  EXPECT_THAT(error_of([&] { load_latest(dir.path(), other, options); }).what(),
+              HasSubstr("make 'model/body.bias' of two names"));
+}
+
+TEST(Checkpoint, AnythingThatHasItsStateInNumbersIsSavedByName) {
+  struct Scaler {
+    double scale = 65536;
+    double good_steps = 0;
+    NamedNumbers named_state() const { return {{"scale", scale}, {"good_steps", good_steps}}; }
+    void load_named_state(const NamedNumbers& numbers) {
+      scale = numbers[0].second;
+      good_steps = numbers[1].second;
+    }
+  };
+  const TemporaryDirectory dir;
+  Scaler scaler{1024, 7};
+  SequentialSampler sampler(10);
+  sampler.set_epoch(3);
+  NamedTensors averages = {{"weight", pattern_tensor({3, 5}, 1)}, {"bias", pattern_tensor({7}, 2)}};
+  TrainingState state;
+  state.add("scaler", scaler);
+  state.add("sampler", sampler);
+  state.add("ema", averages);
+  save_checkpoint(dir.path(), 1, state);
+  const std::string saved = bytes_of(averages);
+  scaler = {};
+  sampler.set_epoch(0);
+  for (auto& [name, tensor] : averages) tensor.zero_();
+  const LoadReport report = *load_latest(dir.path(), state);
+  EXPECT_EQ(scaler.scale, 1024);
+  EXPECT_EQ(scaler.good_steps, 7);
+  EXPECT_EQ(sampler.epoch(), 3);
+  EXPECT_EQ(bytes_of(averages), saved);
+  EXPECT_EQ(report.world_size, 1);
+  EXPECT_THAT(report.writer, HasSubstr("lockstep "));
+  EXPECT_THAT(report.written, HasSubstr("T"));
+}
+
+// Case 27's state: several of everything.
+TEST(Checkpoint, AnyNumberOfModelsAndOptimisersWithGroupsIsARun) {
+  struct Pair {
+    explicit Pair(int seed) : generator(seed), critic(seed + 10) {
+      for (auto [net, optimizer] : {std::pair{&generator, &first}, std::pair{&critic, &second}}) {
+        const NamedTensors parameters = net->named_parameters();
+        *optimizer = std::make_unique<AdamW>(NamedTensors{parameters[0]}, AdamWOptions{.lr = 0.1});
+        (*optimizer)->add_group({parameters[1]}, {.lr = 0.01 * seed, .weight_decay = 0});
+      }
+      state.add("generator_net", generator);
+      state.add("critic", critic);
+      state.add("generator_optimizer", *first);
+      state.add("critic_optimizer", *second);
+    }
+    void train() {
+      generator.set_gradients(1);
+      critic.set_gradients(2);
+      first->step();
+      second->step();
+    }
+    std::string bits() const {
+      return bytes_of(state_dict(generator)) + bytes_of(state_dict(critic)) +
+             bytes_of(first->named_state()) + bytes_of(second->named_state()) +
+             std::to_string(second->lr(1));
+    }
+    Net generator, critic;
+    std::unique_ptr<AdamW> first, second;
+    TrainingState state;
+  };
+  const TemporaryDirectory dir;
+  Pair saved(1);
+  saved.train();
+  save_checkpoint(dir.path(), 1, saved.state);
+  Pair loaded(2);
+  load_latest(dir.path(), loaded.state);
+  EXPECT_EQ(loaded.bits(), saved.bits());
+  saved.train();
+  loaded.train();
+  EXPECT_EQ(loaded.bits(), saved.bits());
+}
+
 TEST(Checkpoint, StateDictsAreReadByPart) {
   const TemporaryDirectory dir;
   Net generator(1);
@@ -324,6 +458,31 @@ TEST(Checkpoint, StateDictsAreReadByPart) {
   EXPECT_EQ(bytes_of(state_dict(other)), bytes_of(state_dict(critic)));
   EXPECT_THAT(error_of([&] { read_state_dict(dir / "step-00000001", "model"); }).what(),
               HasSubstr("'model'"));
+}
+
+TEST(Checkpoint, AMappedFileIsReadInPlaceAndVerifiedUnlessToldNot) {
+  const TemporaryDirectory dir;
+  Net net(1);
+  TrainingState state;
+  state.add("model", net);
+  save_checkpoint(dir.path(), 1, state);
+  const fs::path path = dir / "step-00000001";
+  const NamedTensors tensors = read_state_dict(path, "model", {.mmap = true});
+  EXPECT_EQ(bytes_of(tensors), bytes_of(state_dict(net)));
+  EXPECT_TRUE(tensors[0].second.is_contiguous());
+  // Theirs to change; the file stays, and they outlive it.
+  Tensor first = tensors[0].second;
+  first.fill_(7);
+  EXPECT_EQ(bytes_of(read_state_dict(path)), bytes_of(state_dict(net)));
+  std::string bytes = read_file(path / "data-00000.lsck");
+  bytes[256] ^= 1;  // in the first tensor
+  write_file(path / "data-00000.lsck", bytes);
+  EXPECT_EQ(first.data<float>()[14], 7);
+  EXPECT_EQ(bytes_of(tensors[1].second), bytes_of(state_dict(net)[1].second));
+  EXPECT_EQ(error_of([&] { read_state_dict(path, "model", {.mmap = true}); }).code(),
+            ErrorCode::kCorrupt);
+  EXPECT_NE(bytes_of(read_state_dict(path, "model", {.mmap = true, .verify = false})),
+            bytes_of(state_dict(net)));
 }
 
 TEST(Checkpoint, AnOptimiserOfAnotherKindIsAnErrorAndNothingChanges) {
