@@ -41,4 +41,5 @@
 #include "lockstep/nn/safetensors.h"
 #include "lockstep/nn/schedule.h"
 #include "lockstep/nn/sequential.h"
+#include "lockstep/nn/stop_signal.h"
 #include "lockstep/nn/sync_batch_norm.h"

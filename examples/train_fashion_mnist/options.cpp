@@ -76,6 +76,7 @@ Options parse_options(int argc, const char* const* argv) {
   const auto with_value = value_options(options);
   const std::map<std::string, std::function<void()>, std::less<>> flags = {
       {"--resume", [&] { options.resume = true; }},
+      {"--save-on-sigterm", [&] { options.save_on_sigterm = true; }},
       {"--no-sync-batch-norm", [&] { options.sync_batch_norm = false; }},
       {"--help", [&] { options.help = true; }},
       {"-h", [&] { options.help = true; }},
@@ -144,5 +145,6 @@ std::string usage(std::string_view program) {
          d.out +
          ")\n"
          "  --checkpoint-every N   steps between checkpoints; there is one after each epoch too\n"
-         "  --resume               go on from the newest checkpoint in --out\n";
+         "  --resume               go on from the newest checkpoint in --out\n"
+         "  --save-on-sigterm      save and end well when the machine is taken away\n";
 }

@@ -19,6 +19,7 @@ struct Options {
   std::string data = lockstep::nn::FashionMnist::kDefaultDirectory;
   std::string out = "out/fashion-mnist";
   bool resume = false;
+  bool save_on_sigterm = false;
   int workers = 1;
   int64_t limit = 0;             // 0: all images
   int64_t checkpoint_every = 0;  // steps; 0: after each epoch only

@@ -137,7 +137,9 @@ void Trainer::run() {
   if (is_main()) metrics_.emplace(options_.out, step_);
   progress_.emplace(is_main() ? Progress::style_of_output() : Progress::Style::kQuiet,
                     options_.epochs, steps_per_epoch(), options_.batch_size);
-  while (loader_->state().epoch < options_.epochs) train_epoch();
+  if (options_.save_on_sigterm) stop_.emplace();
+  while (loader_->state().epoch < options_.epochs && !stopped_) train_epoch();
+  if (loader_->state().epoch < options_.epochs) return report_stop();
   if (images_here_ == 0) test_accuracy_ = evaluate().accuracy();  // resumed at the end
   report();
 }
@@ -173,8 +175,9 @@ void Trainer::train_epoch() {
     step(batch);
     const int64_t done = loader_->state().batches_done;
     const bool epoch_ends = done == steps_per_epoch();
-    const bool save_now =
-        options_.checkpoint_every > 0 && step_ % options_.checkpoint_every == 0 && !epoch_ends;
+    if (stop_) stopped_ = stop_->came(group_.get());
+    const bool is_due = options_.checkpoint_every > 0 && step_ % options_.checkpoint_every == 0;
+    const bool save_now = (is_due || stopped_) && !epoch_ends;
     // A checkpoint holds the epoch's totals up to its step.
     if ((done % interval == 0 || save_now) && !epoch_ends) {
       const Measurement measurement = measure();
@@ -182,10 +185,12 @@ void Trainer::train_epoch() {
     }
     progress_->step(done, last_loss_);
     if (save_now) save();
+    if (stopped_) break;
   }
-  images_here_ += (steps_per_epoch() - done_before) * options_.batch_size;
+  const int64_t done = loader_->state().batches_done;
+  images_here_ += (done - done_before) * options_.batch_size;
   seconds_here_ += seconds_since(start);
-  finish_epoch();
+  if (done == steps_per_epoch()) finish_epoch();
 }
 
 void Trainer::step(nn::Batch& batch) {
@@ -254,6 +259,15 @@ void Trainer::finish_epoch() {
   epoch_ = Totals();
   loader_->set_epoch(epoch + 1);
   save();
+}
+
+void Trainer::report_stop() {
+  if (!is_main()) return;
+  progress_.reset();
+  std::printf("stopped by SIGTERM after step %lld of %lld, which is saved; --resume goes on\n",
+              static_cast<long long>(step_),
+              static_cast<long long>(options_.epochs * steps_per_epoch()));
+  std::fflush(stdout);
 }
 
 void Trainer::report() {

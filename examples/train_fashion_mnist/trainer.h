@@ -13,6 +13,7 @@
 #include "lockstep/nn/data_parallel.h"
 #include "lockstep/nn/optim.h"
 #include "lockstep/nn/schedule.h"
+#include "lockstep/nn/stop_signal.h"
 #include "metrics.h"
 #include "options.h"
 #include "progress.h"
@@ -55,6 +56,7 @@ class Trainer {
   Measurement measure();
   Totals evaluate();
   void finish_epoch();
+  void report_stop();
   void report();
 
   Options options_;
@@ -71,6 +73,9 @@ class Trainer {
 
   std::optional<Metrics> metrics_;  // of rank 0
   std::optional<Progress> progress_;
+
+  std::optional<lockstep::nn::StopSignal> stop_;  // if wanted
+  bool stopped_ = false;                          // it came; the same on every rank
 
   int64_t step_ = 0;        // steps done since the run's start
   Totals gathered_;         // of this rank since the last measure()

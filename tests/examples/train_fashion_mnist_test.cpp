@@ -213,6 +213,27 @@ TEST_F(TrainFashionMnist, NamesTheRankThatWasKilledAndGoesOnFromItsCheckpointToT
   }
 }
 
+TEST_F(TrainFashionMnist, SavesAndEndsWellOnSigtermAndGoesOnToTheSameBits) {
+  const std::vector<std::string> options = {"--epochs", "30", "--save-on-sigterm"};
+  const std::string whole = train(2, "whole", options);
+
+  const auto job = start(2, "stopped", options);
+  job->wait_for("epoch 2/30   40%");
+  // One rank alone is told; all stop after the same step.
+  const std::optional<pid_t> rank = find_rank(1, out("stopped"));
+  ASSERT_TRUE(rank.has_value());
+  ASSERT_EQ(kill(*rank, SIGTERM), 0);
+  EXPECT_EQ(job->finish(), 0) << job->out << job->err;
+  const std::string step = word_after(job->out, "stopped by SIGTERM after step ");
+  EXPECT_LT(std::stoll(step), 300);
+
+  std::vector<std::string> resuming = options;
+  resuming.push_back("--resume");
+  const std::string resumed = train(2, "stopped", resuming);
+  EXPECT_THAT(resumed, HasSubstr(": step " + step + " of 300"));
+  EXPECT_EQ(fingerprint(resumed), fingerprint(whole));
+}
+
 TEST_F(TrainFashionMnist, GoesOnWithMoreRanksAtTheSameLosses) {
   const std::vector<std::string> options = {"--epochs", "2", "--checkpoint-every", "4"};
   train(1, "run", options);
