@@ -125,11 +125,12 @@ check-kills: ## the sixth part: ranks killed at random instants of any collectiv
 .PHONY: peers
 peers: ## measures Gloo, Open MPI and PyTorch beside Lockstep, installing them where possible
 	@$(call set_up,build)
-	@$(call build,$(PRESET),bench_allreduce bench_train)
+	@$(call build,$(PRESET),bench_allreduce bench_train bench_checkpoint)
 	@for ranks in $(PEER_RANKS); do bench/peers/run.sh build/$(PRESET) $$ranks; done
 	@python3 bench/peers/chart.py build/$(PRESET)/peers build/$(PRESET)/peers/allreduce.svg $(PEER_RANKS)
 	@echo "peers: tables and a chart are in build/$(PRESET)/peers"
 	@$(BIN)/bench_train --ranks $(RANKS) --peers $(BENCH_TRAIN_ARGS)
+	@bench/peers/checkpoint.sh build/$(PRESET)
 
 .PHONY: clean
 clean: ## removes build/; what training wrote stays
