@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <optional>
 #include <utility>
 
@@ -104,7 +105,12 @@ void SaveJob::copy_tensors(const comm::Communicator* group) {
     if (shares[i].count == 0) continue;  // this rank writes nothing of it
     Tensor& tensor = tensors[i].second;
     Tensor copy = Tensor::empty(tensor.shape(), tensor.options());
-    copy.copy_(tensor);
+    if (tensor.is_contiguous()) {
+      // Large copies of the C library go past the cache, and leave training's data there.
+      std::memcpy(copy.view().data, tensor.view().data, static_cast<size_t>(tensor.nbytes()));
+    } else {
+      copy.copy_(tensor);
+    }
     tensor = std::move(copy);
   }
 }
