@@ -9,6 +9,7 @@
 #include "checkpoint_model.h"
 #include "lockstep/core/ops/shape_ops.h"
 #include "lockstep/kernels/error.h"
+#include "lockstep/nn/schedule.h"
 
 namespace lockstep::nn {
 namespace {
