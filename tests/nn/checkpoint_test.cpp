@@ -369,81 +369,6 @@ TEST(Checkpoint, NamesAreChangedByRulesBeforeTheyAreMatched) {
               HasSubstr("make 'model/body.bias' of two names"));
 }
 
-TEST(Checkpoint, AnythingThatHasItsStateInNumbersIsSavedByName) {
-  struct Scaler {
-    double scale = 65536;
-    double good_steps = 0;
-    NamedNumbers named_state() const { return {{"scale", scale}, {"good_steps", good_steps}}; }
-    void load_named_state(const NamedNumbers& numbers) {
-      scale = numbers[0].second;
-      good_steps = numbers[1].second;
-    }
-  };
-  const TemporaryDirectory dir;
-  Scaler scaler{1024, 7};
-  SequentialSampler sampler(10);
-  sampler.set_epoch(3);
-  NamedTensors averages = {{"weight", pattern_tensor({3, 5}, 1)}, {"bias", pattern_tensor({7}, 2)}};
-  TrainingState state;
-  state.add("scaler", scaler);
-  state.add("sampler", sampler);
-  state.add("ema", averages);
-  save_checkpoint(dir.path(), 1, state);
-  const std::string saved = bytes_of(averages);
-  scaler = {};
-  sampler.set_epoch(0);
-  for (auto& [name, tensor] : averages) tensor.zero_();
-  const LoadReport report = *load_latest(dir.path(), state);
-  EXPECT_EQ(scaler.scale, 1024);
-  EXPECT_EQ(scaler.good_steps, 7);
-  EXPECT_EQ(sampler.epoch(), 3);
-  EXPECT_EQ(bytes_of(averages), saved);
-  EXPECT_EQ(report.world_size, 1);
-  EXPECT_THAT(report.writer, HasSubstr("lockstep "));
-  EXPECT_THAT(report.written, HasSubstr("T"));
-}
-
-// Case 27's state: several of everything.
-TEST(Checkpoint, AnyNumberOfModelsAndOptimisersWithGroupsIsARun) {
-  struct Pair {
-    explicit Pair(int seed) : generator(seed), critic(seed + 10) {
-      for (auto [net, optimizer] : {std::pair{&generator, &first}, std::pair{&critic, &second}}) {
-        const NamedTensors parameters = net->named_parameters();
-        *optimizer = std::make_unique<AdamW>(NamedTensors{parameters[0]}, AdamWOptions{.lr = 0.1});
-        (*optimizer)->add_group({parameters[1]}, {.lr = 0.01 * seed, .weight_decay = 0});
-      }
-      state.add("generator_net", generator);
-      state.add("critic", critic);
-      state.add("generator_optimizer", *first);
-      state.add("critic_optimizer", *second);
-    }
-    void train() {
-      generator.set_gradients(1);
-      critic.set_gradients(2);
-      first->step();
-      second->step();
-    }
-    std::string bits() const {
-      return bytes_of(state_dict(generator)) + bytes_of(state_dict(critic)) +
-             bytes_of(first->named_state()) + bytes_of(second->named_state()) +
-             std::to_string(second->lr(1));
-    }
-    Net generator, critic;
-    std::unique_ptr<AdamW> first, second;
-    TrainingState state;
-  };
-  const TemporaryDirectory dir;
-  Pair saved(1);
-  saved.train();
-  save_checkpoint(dir.path(), 1, saved.state);
-  Pair loaded(2);
-  load_latest(dir.path(), loaded.state);
-  EXPECT_EQ(loaded.bits(), saved.bits());
-  saved.train();
-  loaded.train();
-  EXPECT_EQ(loaded.bits(), saved.bits());
-}
-
 TEST(Checkpoint, StateDictsAreReadByPart) {
   const TemporaryDirectory dir;
   Net generator(1);
@@ -459,31 +384,6 @@ TEST(Checkpoint, StateDictsAreReadByPart) {
   EXPECT_EQ(bytes_of(state_dict(other)), bytes_of(state_dict(critic)));
   EXPECT_THAT(error_of([&] { read_state_dict(dir / "step-00000001", "model"); }).what(),
               HasSubstr("'model'"));
-}
-
-TEST(Checkpoint, AMappedFileIsReadInPlaceAndVerifiedUnlessToldNot) {
-  const TemporaryDirectory dir;
-  Net net(1);
-  TrainingState state;
-  state.add("model", net);
-  save_checkpoint(dir.path(), 1, state);
-  const fs::path path = dir / "step-00000001";
-  const NamedTensors tensors = read_state_dict(path, "model", {.mmap = true});
-  EXPECT_EQ(bytes_of(tensors), bytes_of(state_dict(net)));
-  EXPECT_TRUE(tensors[0].second.is_contiguous());
-  // Theirs to change; the file stays, and they outlive it.
-  Tensor first = tensors[0].second;
-  first.fill_(7);
-  EXPECT_EQ(bytes_of(read_state_dict(path)), bytes_of(state_dict(net)));
-  std::string bytes = read_file(path / "data-00000.lsck");
-  bytes[256] ^= 1;  // in the first tensor
-  write_file(path / "data-00000.lsck", bytes);
-  EXPECT_EQ(first.data<float>()[14], 7);
-  EXPECT_EQ(bytes_of(tensors[1].second), bytes_of(state_dict(net)[1].second));
-  EXPECT_EQ(error_of([&] { read_state_dict(path, "model", {.mmap = true}); }).code(),
-            ErrorCode::kCorrupt);
-  EXPECT_NE(bytes_of(read_state_dict(path, "model", {.mmap = true, .verify = false})),
-            bytes_of(state_dict(net)));
 }
 
 TEST(Checkpoint, AnOptimiserOfAnotherKindIsAnErrorAndNothingChanges) {
