@@ -76,20 +76,4 @@ Tensor BatchNorm2d::forward(const Tensor& x) {
   return BatchNorm::forward(x);
 }
 
-LayerNorm::LayerNorm(const Shape& shape, const LayerNormOptions& options)
-    : weight(Tensor::ones(shape)), bias(Tensor::zeros(shape)), options_(options) {
-  check(!shape.empty() && options.eps >= 0, "LayerNorm", [&] {
-    return absl::StrCat("want a shape of 1 dimension and more and eps of 0 and more, got ",
-                        lockstep::to_string(shape), " and ", options.eps);
-  });
-  register_parameter("weight", weight);
-  register_parameter("bias", bias);
-}
-
-Tensor LayerNorm::forward(const Tensor& x) { return layer_norm(x, weight, bias, options_.eps); }
-
-std::string LayerNorm::extra_repr() const {
-  return absl::StrCat(lockstep::to_string(weight.shape()), ", eps=", options_.eps);
-}
-
 }  // namespace lockstep::nn

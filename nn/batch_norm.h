@@ -66,24 +66,4 @@ class BatchNorm2d : public BatchNorm {
   Tensor forward(const Tensor& x) override;
 };
 
-struct LayerNormOptions {
-  double eps = 1e-5;
-};
-
-// layer_norm() over the last dimensions of x, whose sizes are `shape`. weight (from 1) and bias
-// (from 0) have that shape.
-class LayerNorm : public Module {
- public:
-  explicit LayerNorm(const Shape& shape, const LayerNormOptions& options = {});
-
-  Tensor forward(const Tensor& x) override;
-  std::string extra_repr() const override;
-
-  Tensor weight;
-  Tensor bias;
-
- private:
-  LayerNormOptions options_;
-};
-
 }  // namespace lockstep::nn

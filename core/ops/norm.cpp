@@ -187,20 +187,4 @@ Tensor batch_norm(const Tensor& x, const BatchNormArguments& a) {
   });
 }
 
-Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
-  check(weight.defined() && weight.dim() <= x.dim() && weight.dim() > 0, "layer_norm",
-        "want a weight of one dimension and more, and no more than x");
-  Shape axes;
-  for (int64_t i = 1; i <= weight.dim(); ++i) {
-    check(weight.size(-i) == x.size(-i), "layer_norm", [&] {
-      return str_cat("want a weight of x's last sizes, got ", to_string(weight.shape()), " for x ",
-                     to_string(x.shape()));
-    });
-    axes.push_back(-i);
-  }
-  const Tensor centred = x - mean(x, axes, true);
-  const Tensor y = centred * rsqrt(mean(square(centred), axes, true) + eps) * weight;
-  return bias.defined() ? y + bias : y;
-}
-
 }  // namespace lockstep

@@ -36,7 +36,4 @@ struct BatchNormArguments {
 // is an Error(kInvalidArgument) in training.
 Tensor batch_norm(const Tensor& x, const BatchNormArguments& arguments);
 
-// Normalises over the last dimensions, as many as weight has (Ba et al., 2016).
-Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps = 1e-5);
-
 }  // namespace lockstep

@@ -59,7 +59,7 @@ std::vector<Case> more_cases() {
   batch_norm_case("batch_norm_eval", {2, 3, 2, 3}, false, false);
   add("batch_norm_transposed", [](const Tensors& x) { return batch_norm(x[0].t(), {}) * x[1]; },
       {sample({3, 5}), sample({5, 3}, -1, 1, 1)});
-  add("layer_norm", [](const Tensors& x) { return layer_norm(x[0], x[1], x[2]); },
+  add("layer_norm", [](const Tensors& x) { return layer_norm(x[0], {5}, x[1], x[2]); },
       {sample({3, 5}), sample({5}, 0.5, 1.5, 1), sample({5}, -1, 1, 2)});
   return all;
 }

@@ -169,15 +169,5 @@ TEST(BatchNorm, RefusesOtherShapesByName) {
   EXPECT_THAT(error_of([] { BatchNorm1d(3, {.momentum = 1.5}); }), HasSubstr("1.5"));
 }
 
-TEST(LayerNorm, HasPyTorchsValuesAndGradients) {
-  LayerNorm norm({3, 5}, {.eps = 1e-4});
-  norm.to(DType::kF64);
-  assign(norm.weight, golden::wave(2, {3, 5}));
-  assign(norm.bias, golden::wave(3, {3, 5}));
-  const Tensor x = golden::leaf(1, {4, 3, 5});
-  golden::expect_gradients("layer_norm", norm(x),
-                           {{"x", x}, {"weight", norm.weight}, {"bias", norm.bias}});
-}
-
 }  // namespace
 }  // namespace lockstep::nn
