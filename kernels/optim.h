@@ -56,6 +56,65 @@ struct AdamStep {
   static void cpu(std::span<const AdamEntry> entries, const AdamOptions& options);
 };
 
+struct LambOptions {
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-6;
+  double weight_decay = 0;
+};
+
+// m and v as in Adam;  r = (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps) + weight_decay p;
+// p -= lr (|p| / |r|) r with the L2 norms of the whole tensor, the ratio 1 where one is 0
+// (You et al., 2020).
+struct LambStep {
+  static void cpu(std::span<const AdamEntry> entries, const LambOptions& options);
+};
+
+struct RMSpropEntry {
+  View parameter;
+  View gradient;
+  View square_avg;
+  View momentum_buffer;  // unused where options.momentum is 0
+  View grad_avg;         // unused unless options.centered
+};
+
+struct RMSpropOptions {
+  double lr = 1e-2;
+  double alpha = 0.99;
+  double eps = 1e-8;
+  double weight_decay = 0;
+  double momentum = 0;
+  bool centered = false;
+};
+
+// g += weight_decay p;  v = alpha v + (1 - alpha) g^2;  p -= lr g / (sqrt(v) + eps) (Tieleman and
+// Hinton, 2012). centered: v - a^2 stands for v, with a = alpha a + (1 - alpha) g (Graves, 2013).
+// With momentum: b = momentum b + g / (…);  p -= lr b.
+struct RMSpropStep {
+  static void cpu(std::span<const RMSpropEntry> entries, const RMSpropOptions& options);
+};
+
+struct AdagradEntry {
+  View parameter;
+  View gradient;
+  View sum;          // of the squared gradients so far
+  int64_t step = 1;  // counted from 1 with this one
+};
+
+struct AdagradOptions {
+  double lr = 1e-2;
+  double lr_decay = 0;
+  double weight_decay = 0;
+  double eps = 1e-10;
+};
+
+// g += weight_decay p;  s += g^2;  p -= lr / (1 + (t - 1) lr_decay) g / (sqrt(s) + eps) (Duchi,
+// Hazan and Singer, 2011).
+struct AdagradStep {
+  static void cpu(std::span<const AdagradEntry> entries, const AdagradOptions& options);
+};
+
 // The sum of the squares of all elements of all views: floating dtypes, any strides, summed in
 // double.
 struct L2NormSquared {

@@ -214,13 +214,15 @@ void Optimizer::check_named_state(const NamedTensors& state) const {
   for (const Group& group : groups_) {
     for (const Entry& entry : group.entries) {
       std::vector<std::string> missing;
+      bool stepped = false;
       for (size_t i = 0; i < kinds.size(); ++i) {
         const std::string name = absl::StrCat(kinds[i].name, ".", entry.name);
         const auto found = values.find(name);
         if (found == values.end()) {
-          missing.push_back(name);
+          if (!kinds[i].is_optional) missing.push_back(name);
           continue;
         }
+        stepped = true;
         const std::string wanted = kinds[i].is_count
                                        ? describe(DType::kI64, {})
                                        : describe(entry.parameter.dtype(), entry.parameter.shape());
@@ -232,7 +234,7 @@ void Optimizer::check_named_state(const NamedTensors& state) const {
         }
         values.erase(found);
       }
-      if (missing.size() == kinds.size()) continue;  // never stepped
+      if (!stepped) continue;
       for (const std::string& name : missing) problems.push_back(absl::StrCat(name, " is missing"));
     }
   }

@@ -70,7 +70,8 @@ class Optimizer {
   // tensor of the parameter's shape, dtype and memory order.
   struct StateKind {
     std::string name;
-    bool is_count;
+    bool is_count = false;
+    bool is_optional = false;  // kept under some options alone
   };
   // One parameter with what the optimiser keeps for it. `state` has one tensor for each of
   // state_kinds(), undefined until the first step that needs it.
@@ -180,6 +181,76 @@ class AdamW : public Adam {
   explicit AdamW(const std::vector<Tensor>& parameters, const AdamWOptions& options = {})
       : AdamW(named(parameters), options) {}
   void add_group(NamedTensors parameters, const AdamWOptions& options);
+};
+
+struct LAMBOptions {
+  double lr = 1e-3;
+  std::pair<double, double> betas = {0.9, 0.999};
+  double eps = 1e-6;
+  double weight_decay = 0;
+};
+
+// Adam's direction, with weight_decay p added to it, and a rate for each tensor: lr |p| / |step|
+// with L2 norms, lr where one of these is 0 (You et al., 2020, for large batches).
+class LAMB : public Optimizer {
+ public:
+  explicit LAMB(NamedTensors parameters, const LAMBOptions& options = {});
+  explicit LAMB(const std::vector<Tensor>& parameters, const LAMBOptions& options = {})
+      : LAMB(named(parameters), options) {}
+  void add_group(NamedTensors parameters, const LAMBOptions& options);
+
+ protected:
+  std::vector<StateKind> state_kinds() const override;
+  void check_options(const Group& group) const override;
+  void update(const Group& group, const std::vector<Entry*>& entries) override;
+};
+
+struct RMSpropOptions {
+  double lr = 1e-2;
+  double alpha = 0.99;
+  double eps = 1e-8;
+  double weight_decay = 0;
+  double momentum = 0;
+  bool centered = false;
+};
+
+// v = alpha v + (1 - alpha) g^2;  p -= lr g / (sqrt(v) + eps) (Tieleman and Hinton, 2012), where
+// weight_decay p is added to g first. `centered` takes the square of the mean gradient off v
+// (Graves, 2013); with momentum the quotients are summed, b = momentum b + g / (…), and p -= lr b.
+class RMSprop : public Optimizer {
+ public:
+  explicit RMSprop(NamedTensors parameters, const RMSpropOptions& options = {});
+  explicit RMSprop(const std::vector<Tensor>& parameters, const RMSpropOptions& options = {})
+      : RMSprop(named(parameters), options) {}
+  void add_group(NamedTensors parameters, const RMSpropOptions& options);
+
+ protected:
+  std::vector<StateKind> state_kinds() const override;
+  void check_options(const Group& group) const override;
+  void update(const Group& group, const std::vector<Entry*>& entries) override;
+};
+
+struct AdagradOptions {
+  double lr = 1e-2;
+  double lr_decay = 0;
+  double weight_decay = 0;
+  double initial_accumulator_value = 0;  // what the sum of squares starts from
+  double eps = 1e-10;
+};
+
+// s += g^2;  p -= lr / (1 + (t - 1) lr_decay) g / (sqrt(s) + eps) (Duchi, Hazan and Singer, 2011),
+// where t counts the steps of each parameter and weight_decay p is added to g first.
+class Adagrad : public Optimizer {
+ public:
+  explicit Adagrad(NamedTensors parameters, const AdagradOptions& options = {});
+  explicit Adagrad(const std::vector<Tensor>& parameters, const AdagradOptions& options = {})
+      : Adagrad(named(parameters), options) {}
+  void add_group(NamedTensors parameters, const AdagradOptions& options);
+
+ protected:
+  std::vector<StateKind> state_kinds() const override;
+  void check_options(const Group& group) const override;
+  void update(const Group& group, const std::vector<Entry*>& entries) override;
 };
 
 // Scales all gradients by min(1, max_norm / (norm + 1e-6)), where norm is the L2 norm of all of

@@ -1,71 +1,15 @@
 #include "lockstep/kernels/optim.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <vector>
 
-#include "lockstep/kernels/cpu/blocks.h"
 #include "lockstep/kernels/cpu/lane_sum.h"
-#include "lockstep/kernels/parallel.h"
-#include "lockstep/kernels/strided.h"
-#include "lockstep/kernels/text.h"
+#include "lockstep/kernels/cpu/optim_lanes.h"
 #include "lockstep/kernels/vector_math.h"
 
 namespace lockstep::kernels {
 namespace {
-
-constexpr int64_t kBlock = 2048;   // elements of a block of 16-bit floats, on their way through f32
-constexpr int64_t kGrain = 32768;  // elements that are worth a thread
-
-// Throws unless `other` has the parameter's dtype, shape and strides.
-void check_alike(std::string_view op, const View& parameter, const View& other,
-                 std::string_view what) {
-  bool alike = parameter.dtype == other.dtype && parameter.shape == other.shape;
-  for (size_t d = 0; alike && d < parameter.shape.size(); ++d) {
-    alike = parameter.shape[d] <= 1 || parameter.strides[d] == other.strides[d];
-  }
-  check(alike, op, [&] {
-    return str_cat(
-        "want ", what, " with the parameter's dtype, shape and strides: ", name(parameter.dtype),
-        " ", to_string(parameter.shape), " by ", to_string(parameter.strides), ", got ",
-        name(other.dtype), " ", to_string(other.shape), " by ", to_string(other.strides));
-  });
-}
-
-void check_dense(std::string_view op, const View& parameter) {
-  check(is_floating(parameter.dtype), op, [&] {
-    return str_cat("want parameters of a floating dtype, got ", name(parameter.dtype));
-  });
-  check(parameter.numel() <= 1 || Walk(parameter, memory_order(parameter)).dense(), op, [&] {
-    return str_cat("want parameters without gaps in memory, got shape ", to_string(parameter.shape),
-                   " by strides ", to_string(parameter.strides));
-  });
-}
-
-// Runs step(pointers, count), with lanes of N dense arrays of one size, over all of these. The
-// first `written` of them are written. 16-bit floats pass through f32 in blocks.
-template <class T, size_t N, class Step>
-void for_each_lane(const std::array<const View*, N>& views, size_t written, const Step& step) {
-  parallel_for(views[0]->numel(), kGrain, [&](int64_t begin, int64_t end) {
-    std::array<Lane<T>*, N> lanes;
-    if constexpr (!is_reduced_float_v<T>) {
-      for (size_t k = 0; k < N; ++k) lanes[k] = views[k]->template as<T>() + begin;
-      step(lanes, end - begin);
-    } else {
-      alignas(64) float buffers[N][kBlock];
-      for (size_t k = 0; k < N; ++k) lanes[k] = buffers[k];
-      for (int64_t first = begin; first < end; first += kBlock) {
-        const int64_t n = std::min(kBlock, end - first);
-        for (size_t k = 0; k < N; ++k) widen(views[k]->template as<T>() + first, buffers[k], n);
-        step(lanes, n);
-        for (size_t k = 0; k < written; ++k) {
-          narrow(buffers[k], views[k]->template as<T>() + first, n);
-        }
-      }
-    }
-  });
-}
 
 template <class T>
 void sgd_plain(const SgdEntry& e, const SgdOptions& o) {
@@ -134,28 +78,29 @@ double sum_of_squares(const View& x) {
   const Walk walk(x, memory_order(x));
   const T* data = x.as<T>();
   const int64_t stride = walk.inner_stride();
-  const int64_t chunks = (total + kGrain - 1) / kGrain;
+  const int64_t chunks = (total + kOptimGrain - 1) / kOptimGrain;
   std::vector<double> partial(static_cast<size_t>(chunks));
   double* sums = partial.data();
   parallel_for(chunks, 1, [&](int64_t begin, int64_t end) {
     for (int64_t k = begin; k < end; ++k) {
-      for_each_run(
-          walk, k * kGrain, std::min(kGrain, total - k * kGrain), [&](int64_t at, int64_t length) {
-            const T* run = data + at;
-            simd_dispatch([=]() LOCKSTEP_INLINE_LAMBDA {
-              const auto square = [](T v) LOCKSTEP_INLINE_LAMBDA {
-                const auto wide = static_cast<double>(static_cast<Lane<T>>(v));
-                return wide * wide;
-              };
-              sums[k] += stride == 1
-                             ? lane_sum<double>(
-                                   length,
-                                   [=](int64_t i) LOCKSTEP_INLINE_LAMBDA { return square(run[i]); })
-                             : lane_sum<double>(length, [=](int64_t i) LOCKSTEP_INLINE_LAMBDA {
-                                 return square(run[i * stride]);
-                               });
-            });
-          });
+      for_each_run(walk, k * kOptimGrain, std::min(kOptimGrain, total - k * kOptimGrain),
+                   [&](int64_t at, int64_t length) {
+                     const T* run = data + at;
+                     simd_dispatch([=]() LOCKSTEP_INLINE_LAMBDA {
+                       const auto square = [](T v) LOCKSTEP_INLINE_LAMBDA {
+                         const auto wide = static_cast<double>(static_cast<Lane<T>>(v));
+                         return wide * wide;
+                       };
+                       sums[k] +=
+                           stride == 1
+                               ? lane_sum<double>(
+                                     length, [=](int64_t i)
+                                                 LOCKSTEP_INLINE_LAMBDA { return square(run[i]); })
+                               : lane_sum<double>(length, [=](int64_t i) LOCKSTEP_INLINE_LAMBDA {
+                                   return square(run[i * stride]);
+                                 });
+                     });
+                   });
     }
   });
   double sum = 0;
