@@ -33,6 +33,10 @@ class Schedule {
   explicit Schedule(Optimizer& optimizer);
 
   void set_steps(int64_t steps);
+  // What a schedule that looks at more than the number of steps keeps besides, in a fixed order;
+  // set_more_state() gets finite values in that order, before the rates are set.
+  virtual NamedNumbers more_state() const { return {}; }
+  virtual void set_more_state(const std::vector<double>&) {}
 
  private:
   Optimizer* optimizer_;
@@ -55,6 +59,72 @@ class StepLR : public Schedule {
   StepLROptions options_;
 };
 
+struct MultiStepLROptions {
+  std::vector<int64_t> milestones;  // ascending; one that comes twice counts twice
+  double gamma = 0.1;
+};
+
+// base_lr * gamma^(how many milestones are at or before steps).
+class MultiStepLR : public Schedule {
+ public:
+  MultiStepLR(Optimizer& optimizer, MultiStepLROptions options);
+  double lr_at(double base_lr, int64_t steps) const override;
+
+ private:
+  MultiStepLROptions options_;
+};
+
+struct ExponentialLROptions {
+  double gamma = 0.9;
+};
+
+// base_lr * gamma^steps.
+class ExponentialLR : public Schedule {
+ public:
+  ExponentialLR(Optimizer& optimizer, const ExponentialLROptions& options);
+  double lr_at(double base_lr, int64_t steps) const override;
+
+ private:
+  ExponentialLROptions options_;
+};
+
+struct LinearLROptions {
+  double start_factor = 1.0 / 3;
+  double end_factor = 1;
+  int64_t total_iters = 5;
+};
+
+// base_lr times a factor that goes in a line from start_factor to end_factor over total_iters
+// steps, and stays: a linear warm-up.
+class LinearLR : public Schedule {
+ public:
+  LinearLR(Optimizer& optimizer, const LinearLROptions& options);
+  double lr_at(double base_lr, int64_t steps) const override;
+
+ private:
+  LinearLROptions options_;
+};
+
+struct OneCycleLROptions {
+  int64_t total_steps = 2;
+  double pct_start = 0.3;         // the part of the steps that goes up
+  bool cosine = true;             // else up and down in lines
+  double div_factor = 25;         // the first rate is base_lr / div_factor
+  double final_div_factor = 1e4;  // the last is the first / final_div_factor
+};
+
+// Up to base_lr and down again (Smith and Topin, 2018): base_lr, the rate that the optimiser's
+// group has when the schedule is made, is what PyTorch calls max_lr. Momentum is left alone. After
+// total_steps - 1 steps the rate stays.
+class OneCycleLR : public Schedule {
+ public:
+  OneCycleLR(Optimizer& optimizer, const OneCycleLROptions& options);
+  double lr_at(double base_lr, int64_t steps) const override;
+
+ private:
+  OneCycleLROptions options_;
+};
+
 struct CosineAnnealingLROptions {
   int64_t t_max = 1;  // the step at which eta_min is reached, warm-up included
   double eta_min = 0;
@@ -72,6 +142,41 @@ class CosineAnnealingLR : public Schedule {
 
  private:
   CosineAnnealingLROptions options_;
+};
+
+struct ReduceLROnPlateauOptions {
+  bool maximize = false;  // whether a larger metric is a better one
+  double factor = 0.1;
+  int64_t patience = 10;    // steps without an improvement that are forgiven
+  double threshold = 1e-4;  // an improvement is more than this,
+  bool relative = true;     // as a part of the best metric, else as a difference
+  int64_t cooldown = 0;     // steps after a reduction that count nothing
+  double min_lr = 0;
+};
+
+// base_lr * factor^n, but no less than min_lr, where n grows by one whenever the metric has not
+// improved for more than `patience` steps. A metric that is not finite is no improvement.
+class ReduceLROnPlateau : public Schedule {
+ public:
+  ReduceLROnPlateau(Optimizer& optimizer, const ReduceLROnPlateauOptions& options = {});
+
+  // One step, with the metric of what was trained since the last.
+  void step(double metric);
+  double lr_at(double base_lr, int64_t steps) const override;
+
+ protected:
+  NamedNumbers more_state() const override;
+  void set_more_state(const std::vector<double>& values) override;
+
+ private:
+  bool improves(double metric) const;
+
+  ReduceLROnPlateauOptions options_;
+  double best_ = 0;
+  bool has_best_ = false;
+  int64_t bad_steps_ = 0;
+  int64_t cooldown_left_ = 0;
+  int64_t reductions_ = 0;
 };
 
 }  // namespace lockstep::nn

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <string>
 #include <utility>
 
 #include "layers.h"
@@ -50,6 +52,107 @@ TEST(Schedule, HasPyTorchsRates) {
     EXPECT_NEAR(second.lr(), lr, 1e-15);
     cosine.step();
   }
+}
+
+// Holds the rates of Schedule(options), at a base rate of 0.5, to PyTorch's.
+template <class S, class Options>
+void expect_rates(const std::string& name, const Options& options) {
+  SGD optimizer(one_parameter("w"), {.lr = 0.5});
+  S schedule(optimizer, options);
+  for (const double lr : golden::values(name)) {
+    EXPECT_NEAR(optimizer.lr(), lr, 1e-14) << name << " after " << schedule.steps() << " steps";
+    schedule.step();
+  }
+}
+
+TEST(Schedule, MoreSchedulesHavePyTorchsRates) {
+  expect_rates<MultiStepLR>("multi_step_lr",
+                            MultiStepLROptions{.milestones = {2, 5, 5, 9}, .gamma = 0.3});
+  expect_rates<LinearLR>("linear_lr",
+                         LinearLROptions{.start_factor = 0.1, .end_factor = 0.8, .total_iters = 4});
+  expect_rates<ExponentialLR>("exponential_lr", ExponentialLROptions{.gamma = 0.9});
+  expect_rates<OneCycleLR>("one_cycle_lr.cos", OneCycleLROptions{.total_steps = 11});
+  expect_rates<OneCycleLR>("one_cycle_lr.linear", OneCycleLROptions{.total_steps = 11,
+                                                                    .pct_start = 0.4,
+                                                                    .cosine = false,
+                                                                    .div_factor = 10,
+                                                                    .final_div_factor = 100});
+}
+
+TEST(Schedule, OneCycleStaysAtItsLastRate) {
+  SGD optimizer(one_parameter("w"), {.lr = 0.5});
+  OneCycleLR schedule(optimizer, {.total_steps = 4});
+  for (int i = 0; i < 3; ++i) schedule.step();
+  const double last = optimizer.lr();
+  EXPECT_NEAR(last, 0.5 / 25 / 1e4, 1e-15);
+  schedule.step();
+  EXPECT_EQ(optimizer.lr(), last);
+}
+
+constexpr double kMetrics[] = {3, 2, 2.1, 1.9999, 2.5, 2.5, 1, 1.2};
+double metric(size_t i) { return kMetrics[std::min<size_t>(i, 7)]; }
+
+TEST(Schedule, PlateausHavePyTorchsRates) {
+  const auto expect = [](const std::string& name, const ReduceLROnPlateauOptions& options) {
+    SGD optimizer(one_parameter("w"), {.lr = 0.5});
+    ReduceLROnPlateau schedule(optimizer, options);
+    const std::vector<double> rates = golden::values(name);
+    for (size_t i = 0; i < rates.size(); ++i) {
+      EXPECT_NEAR(optimizer.lr(), rates[i], 1e-15) << name << " after " << i << " steps";
+      schedule.step(metric(i));
+    }
+  };
+  expect("plateau.min", {.factor = 0.5, .patience = 1});
+  expect("plateau.max", {.maximize = true,
+                         .factor = 0.5,
+                         .patience = 0,
+                         .threshold = 0.1,
+                         .relative = false,
+                         .cooldown = 2,
+                         .min_lr = 0.1});
+}
+
+TEST(Schedule, APlateauGoesOnFromItsState) {
+  SGD first(one_parameter("w"), {.lr = 0.5});
+  ReduceLROnPlateau whole(first, {.factor = 0.5, .patience = 1, .cooldown = 1});
+  for (size_t i = 0; i < 6; ++i) whole.step(metric(i));
+  SGD second(one_parameter("w"), {.lr = 0.1});
+  ReduceLROnPlateau resumed(second, {.factor = 0.5, .patience = 1, .cooldown = 1});
+  resumed.load_named_state(whole.named_state());
+  for (size_t i = 6; i < 16; ++i) {
+    EXPECT_EQ(second.lr(), first.lr()) << i;
+    whole.step(metric(i));
+    resumed.step(metric(i));
+  }
+  EXPECT_LT(first.lr(), 0.1);
+  EXPECT_EQ(error_of(
+                [&] {
+                  resumed.load_named_state({{"steps", 1}});
+                },
+                ErrorCode::kMismatch)
+                .empty(),
+            false);
+}
+
+TEST(Schedule, ANanIsNoImprovement) {
+  SGD optimizer(one_parameter("w"), {.lr = 0.5});
+  ReduceLROnPlateau schedule(optimizer, {.factor = 0.5, .patience = 0});
+  schedule.step(std::nan(""));
+  EXPECT_EQ(optimizer.lr(), 0.25);
+  schedule.step(3);
+  schedule.step(std::nan(""));
+  EXPECT_EQ(optimizer.lr(), 0.125);
+}
+
+TEST(Schedule, RefuseOptionsOutOfRange) {
+  SGD optimizer(one_parameter("w"), {.lr = 0.5});
+  error_of([&] { MultiStepLR(optimizer, {.milestones = {5, 2}}); });
+  error_of([&] { ExponentialLR(optimizer, {.gamma = -1}); });
+  error_of([&] { LinearLR(optimizer, {.total_iters = 0}); });
+  error_of([&] { OneCycleLR(optimizer, {.total_steps = 1}); });
+  error_of([&] { OneCycleLR(optimizer, {.total_steps = 5, .pct_start = 1.5}); });
+  error_of([&] { ReduceLROnPlateau(optimizer, {.factor = 1}); });
+  EXPECT_EQ(optimizer.lr(), 0.5);
 }
 
 TEST(Schedule, WarmUpRisesInALineToTheBaseRateAndTheCosineStartsThere) {
