@@ -18,12 +18,12 @@ struct Remains {
 };
 thread_local std::vector<Remains>* remains = nullptr;
 
-uint64_t next_sequence() {
+}  // namespace
+
+uint64_t engine::next_sequence() {
   static std::atomic<uint64_t> counter{0};
   return counter.fetch_add(1, std::memory_order_relaxed);
 }
-
-}  // namespace
 
 bool grad_enabled() { return recording; }
 
@@ -113,7 +113,7 @@ Tensor record(std::string_view op, Tensor result, std::span<const Tensor> inputs
 
   auto node = std::make_shared<Node>();
   node->op = op;
-  node->sequence = next_sequence();
+  node->sequence = engine::next_sequence();
   node->shape = result.shape();
   node->dtype = result.dtype();
   node->device = result.device();

@@ -4,6 +4,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "lockstep/core/autocast.h"
 #include "lockstep/core/ops/elementwise.h"
 #include "lockstep/core/ops/reduce.h"
 #include "lockstep/core/ops/shape_ops.h"
@@ -33,9 +34,13 @@ class Sum {
   bool owned_ = false;  // value_ is a sum made here, which nobody else holds
 };
 
+// Whether a gradient that has reached one of the inputs goes on to what that was computed from.
+enum class Below { kFollow, kStop };
+
 class Run {
  public:
-  Run(BackwardOptions options, const Tensors* inputs) : options_(options), inputs_(inputs) {
+  Run(BackwardOptions options, const Tensors* inputs, Below below)
+      : options_(options), inputs_(inputs), below_(below) {
     options_.retain_graph = options_.retain_graph || options_.create_graph;
     if (inputs_ == nullptr) return;
     found_.resize(inputs_->size());
@@ -65,6 +70,7 @@ class Run {
     return edge.node != nullptr ? static_cast<const void*>(edge.node.get()) : edge.leaf.get();
   }
   bool is_wanted(const void* place) const { return inputs_ == nullptr || wanted_.contains(place); }
+  bool stops_at(const Node& node) const { return below_ == Below::kStop && is_wanted(&node); }
 
   void discover(const Edge& root);
   void keep_what_leads_to_inputs();
@@ -76,6 +82,7 @@ class Run {
 
   BackwardOptions options_;
   const Tensors* inputs_;
+  Below below_;
   Tensors found_;
   absl::flat_hash_map<const void*, std::vector<size_t>> wanted_;
   absl::flat_hash_set<const Node*> ends_;  // nodes whose gradient is wanted, and nothing below
@@ -140,6 +147,7 @@ Tensors Run::run(const Tensors& outputs, const Tensors& gradients) {
   if (inputs_ != nullptr) keep_what_leads_to_inputs();
 
   const GradMode mode(options_.create_graph);
+  const Autocast as_recorded(DType::kBF16, false);  // every op runs in the dtypes of its forward
   for (size_t i = 0; i < outputs.size(); ++i) {
     send(edge_of(outputs[i]),
          first_gradient(outputs[i], gradients.empty() ? Tensor() : gradients[i], i));
@@ -166,6 +174,7 @@ void Run::discover(const Edge& root) {
       ++leaf.uses;
     } else if (edge.node != nullptr && sums_.try_emplace(edge.node.get()).second) {
       nodes_.push_back(edge.node.get());
+      if (stops_at(*edge.node)) continue;
       for (const Edge& input : edge.node->inputs) stack.push_back(&input);
     }
   }
@@ -180,6 +189,11 @@ void Run::keep_what_leads_to_inputs() {
   };
   std::vector<Node*> kept;
   for (Node* node : nodes_) {
+    if (stops_at(*node)) {  // nothing below it was discovered
+      ends_.insert(node);
+      kept.push_back(node);
+      continue;
+    }
     if (std::any_of(node->inputs.begin(), node->inputs.end(), reaches)) {
       reach.insert(node);
       kept.push_back(node);
@@ -200,6 +214,7 @@ void Run::keep_what_leads_to_inputs() {
 void Run::visit(Node& node) {
   Tensor gradient = sums_[&node].take();
   Tensors gradients(node.inputs.size());
+  if (stops_at(node)) return give(&node, gradient);
   if (gradient.defined()) {
     const std::vector<TensorImpl::Hook> hooks = node.hooks;  // a hook may change the list
     for (const auto& hook : hooks) {
@@ -262,6 +277,7 @@ void Run::send(const Edge& edge, Tensor gradient) {
 void Run::finish(Leaf& leaf) {
   Tensor gradient = leaf.sum.take();
   if (!gradient.defined()) return;
+  if (below_ == Below::kStop) return give(leaf.impl.get(), gradient);
   // Hooks may add or remove hooks, so the list is copied.
   const std::vector<TensorImpl::Hook> hooks = leaf.impl->hooks;
   for (const auto& hook : hooks) {
@@ -303,9 +319,31 @@ void Run::give(const void* place, const Tensor& gradient) {
 
 Tensors run(const Tensors& outputs, const Tensors& gradients, BackwardOptions options,
             const Tensors* inputs) {
-  Run run(options, inputs);
+  Run run(options, inputs, Below::kFollow);
   const Scope scope(&run);
   return run.run(outputs, gradients);
+}
+
+Tensors partial_gradients(const Tensor& output, const Tensor& gradient, const Tensors& inputs,
+                          bool create_graph) {
+  Tensors wanted;
+  std::vector<size_t> places;
+  absl::flat_hash_set<const void*> seen;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const Edge edge = edge_of(inputs[i]);
+    if (!edge.needs_grad()) continue;
+    const void* place = edge.node != nullptr ? static_cast<const void*>(edge.node.get())
+                                             : static_cast<const void*>(edge.leaf.get());
+    if (!seen.insert(place).second) continue;
+    wanted.push_back(inputs[i]);
+    places.push_back(i);
+  }
+  Run run({.create_graph = create_graph}, &wanted, Below::kStop);
+  const Scope scope(&run);
+  const Tensors found = run.run({output}, {gradient});
+  Tensors out(inputs.size());
+  for (size_t k = 0; k < places.size(); ++k) out[places[k]] = found[k];
+  return out;
 }
 
 std::shared_ptr<Node> current_node() { return running == nullptr ? nullptr : running->current; }

@@ -10,7 +10,18 @@ namespace lockstep::engine {
 Tensors run(const Tensors& outputs, const Tensors& gradients, BackwardOptions options,
             const Tensors* inputs);
 
+// For the inside of a node that computes its gradients from a graph of its own: what `gradient`, of
+// `output`, gives each of the node's inputs by ways that lead through no other of them. Their hooks
+// are not called, since the gradient reaches them again from the node. An undefined tensor is given
+// to inputs that need no gradient, and to one that comes a second time. With `create_graph` the
+// gradients are recorded.
+Tensors partial_gradients(const Tensor& output, const Tensor& gradient, const Tensors& inputs,
+                          bool create_graph);
+
 // The node whose backward function is running in this thread; null outside.
 std::shared_ptr<Node> current_node();
+
+// A number that is greater than those of all nodes that exist and less than those of all to come.
+uint64_t next_sequence();
 
 }  // namespace lockstep::engine

@@ -1,5 +1,6 @@
 #include "lockstep/core/ops/conv.h"
 
+#include "lockstep/core/autocast.h"
 #include "lockstep/core/autograd.h"
 #include "lockstep/core/ops/reduce.h"
 #include "lockstep/core/ops/shape_ops.h"
@@ -55,8 +56,11 @@ Tensor empty_channels_last(const Shape& shape, const TensorOptions& options) {
 
 }  // namespace
 
-Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias,
+Tensor conv2d(const Tensor& x_in, const Tensor& weight_in, const Tensor& bias_in,
               const Conv2dOptions& options) {
+  const Tensor x = autocast_low(x_in);
+  const Tensor weight = autocast_low(weight_in);
+  const Tensor bias = autocast_low(bias_in);
   check_same("conv2d", x, weight);
   const Shape shape = output_shape("conv2d", x.shape(), weight.shape(), options);
   if (bias.defined()) {
@@ -65,6 +69,7 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias,
           [&] { return str_cat("want a bias (", shape[1], "), got ", to_string(bias.shape())); });
   }
   if (size_of(x.dtype()) == 2) {
+    const Autocast wide(DType::kBF16, false);
     const Tensor wide_bias = bias.defined() ? to(bias, DType::kF32) : bias;
     return to(conv2d(to(x, DType::kF32), to(weight, DType::kF32), wide_bias, options), x.dtype());
   }

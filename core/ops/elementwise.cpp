@@ -1,5 +1,6 @@
 #include "lockstep/core/ops/elementwise.h"
 
+#include "lockstep/core/autocast.h"
 #include "lockstep/core/autograd.h"
 #include "lockstep/core/ops/shape_ops.h"
 #include "lockstep/kernels/launch.h"
@@ -41,6 +42,11 @@ Tensor unary(const Tensor& x) {
 
 template <class Op>
 Tensor binary(const Tensor& a, const Tensor& b) {
+  if (a.dtype() != b.dtype() && Autocast::is_enabled()) {
+    const Tensor wide = autocast_wider(a, b);
+    if (!wide.is_same(a)) return binary<Op>(wide, autocast_wider(b, a));
+    if (const Tensor other = autocast_wider(b, a); !other.is_same(b)) return binary<Op>(a, other);
+  }
   check_same(Op::kName, a, b);
   const Shape shape = broadcast_shapes(a.shape(), b.shape(), Op::kName);
   Tensor y = empty_result(shape, a.dtype(), {a, b});

@@ -1,5 +1,6 @@
 #include "lockstep/core/ops/matmul.h"
 
+#include "lockstep/core/autocast.h"
 #include "lockstep/core/autograd.h"
 #include "lockstep/core/ops/reduce.h"
 #include "lockstep/core/ops/shape_ops.h"
@@ -31,7 +32,9 @@ Shape joined(Shape front, std::initializer_list<int64_t> back) {
 
 }  // namespace
 
-Tensor matmul(const Tensor& a, const Tensor& b) {
+Tensor matmul(const Tensor& a_in, const Tensor& b_in) {
+  const Tensor a = autocast_low(a_in);
+  const Tensor b = autocast_low(b_in);
   check_same("matmul", a, b);
   const auto message = [&] {
     return str_cat("want (…, m, k) and (…, k, n), got ", to_string(a.shape()), " and ",
@@ -55,7 +58,10 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
   return reshape(product(stacked(a), stacked(b)), joined(batch, {a.size(-2), b.size(-1)}));
 }
 
-Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+Tensor linear(const Tensor& x_in, const Tensor& weight_in, const Tensor& bias_in) {
+  const Tensor x = autocast_low(x_in);
+  const Tensor weight = autocast_low(weight_in);
+  const Tensor bias = autocast_low(bias_in);
   check_same("linear", x, weight);
   if (bias.defined()) check_same("linear", x, bias);
   check(x.dim() >= 1 && weight.dim() == 2 && x.size(-1) == weight.size(1) &&

@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include "lockstep/core/autocast.h"
 #include "lockstep/core/autograd.h"
 #include "lockstep/core/ops/elementwise.h"
 #include "lockstep/core/ops/rearrange.h"
@@ -138,7 +139,8 @@ Tensor products_of_others(const Tensor& x, const Shape& kept) {
 
 }  // namespace
 
-Tensor sum(const Tensor& x, const Shape& dims, bool keepdim) {
+Tensor sum(const Tensor& x_in, const Shape& dims, bool keepdim) {
+  const Tensor x = autocast_f32(x_in);
   const Reduced shape = reduced(x, dims, keepdim, "sum");
   const DType dtype = is_floating(x.dtype()) ? x.dtype() : DType::kI64;
   Tensor out = Tensor::empty(shape.result, {dtype, x.device()});
