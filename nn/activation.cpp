@@ -1,6 +1,8 @@
 #include "lockstep/nn/activation.h"
 
+#include "absl/strings/str_cat.h"
 #include "lockstep/core/ops/elementwise.h"
+#include "lockstep/core/ops/softmax.h"
 
 namespace lockstep::nn {
 
@@ -8,5 +10,13 @@ Tensor ReLU::forward(const Tensor& x) { return relu(x); }
 Tensor GELU::forward(const Tensor& x) { return gelu(x); }
 Tensor Sigmoid::forward(const Tensor& x) { return sigmoid(x); }
 Tensor Tanh::forward(const Tensor& x) { return tanh(x); }
+Tensor SiLU::forward(const Tensor& x) { return silu(x); }
+Tensor Softplus::forward(const Tensor& x) { return softplus(x); }
+
+Tensor Softmax::forward(const Tensor& x) { return softmax(x, dim_); }
+std::string Softmax::extra_repr() const { return absl::StrCat("dim=", dim_); }
+
+Tensor LogSoftmax::forward(const Tensor& x) { return log_softmax(x, dim_); }
+std::string LogSoftmax::extra_repr() const { return absl::StrCat("dim=", dim_); }
 
 }  // namespace lockstep::nn

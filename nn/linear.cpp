@@ -3,8 +3,10 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "lockstep/core/ops/elementwise.h"
 #include "lockstep/core/ops/index.h"
 #include "lockstep/core/ops/matmul.h"
+#include "lockstep/core/ops/shape_ops.h"
 #include "lockstep/nn/init.h"
 
 namespace lockstep::nn {
@@ -33,17 +35,28 @@ std::string Linear::extra_repr() const {
                       ", bias=", bias.defined() ? "true" : "false");
 }
 
-Embedding::Embedding(int64_t num_embeddings, int64_t embedding_dim) {
+Embedding::Embedding(int64_t num_embeddings, int64_t embedding_dim, const EmbeddingOptions& options)
+    : options_(options) {
   check(num_embeddings > 0 && embedding_dim > 0, "Embedding", [&] {
     return absl::StrCat("want num_embeddings and embedding_dim of 1 and more, got ", num_embeddings,
                         " and ", embedding_dim);
   });
+  const std::optional<int64_t> padding = options.padding_idx;
+  check(!padding || (*padding >= 0 && *padding < num_embeddings), "Embedding", [&] {
+    return absl::StrCat("want a padding_idx from 0 to ", num_embeddings - 1, ", got ", *padding);
+  });
   weight = Tensor::empty({num_embeddings, embedding_dim});
   normal_(weight);
+  if (padding) select(weight, 0, *padding).zero_();
   register_parameter("weight", weight);
 }
 
-Tensor Embedding::forward(const Tensor& x) { return embedding(weight, x); }
+Tensor Embedding::forward(const Tensor& x) {
+  const Tensor y = embedding(weight, x);
+  if (!options_.padding_idx) return y;
+  const Tensor padding = unsqueeze(eq(x, static_cast<double>(*options_.padding_idx)), -1);
+  return where(padding, y.detach(), y);
+}
 
 std::string Embedding::extra_repr() const {
   return absl::StrCat("num_embeddings=", weight.size(0), ", embedding_dim=", weight.size(1));

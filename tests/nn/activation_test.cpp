@@ -21,5 +21,17 @@ TEST(Activation, HasPyTorchsValuesAndGradients) {
   expect_golden<Tanh>("tanh");
 }
 
+TEST(Activation, HasPyTorchsSecondGradients) {
+  const auto expect = [](const std::string& name, Module&& activation) {
+    const Tensor x = golden::leaf(1, {3, 7});
+    golden::expect_two_orders(name, activation(3 * x), {{"x", x}});
+  };
+  expect("silu", SiLU());
+  expect("softplus", Softplus());
+  expect("softmax", Softmax(1));
+  expect("log_softmax", LogSoftmax(0));
+  EXPECT_EQ(Softmax(-1).to_string(), "Softmax(dim=-1)");
+}
+
 }  // namespace
 }  // namespace lockstep::nn

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lockstep/core/ops.h"
 #include "lockstep/nn/conv.h"
 #include "lockstep/nn/linear.h"
 
@@ -62,6 +63,64 @@ TEST(Init, DistributionsHaveTheirMoments) {
   EXPECT_LE(moments(w).largest, 2 * std::sqrt(6.0 / (61 + 101)));
   xavier_normal_(w, 1, &generator);
   expect_moments(w, 0, std::sqrt(2.0 / (61 + 101)));
+}
+
+TEST(Init, KaimingTakesTheFanItIsTold) {
+  Generator generator{.seed = 18};
+  Tensor w = Tensor::zeros({61, 101});
+  kaiming_normal_(w, 0, &generator, FanMode::kOut);
+  expect_moments(w, 0, std::sqrt(2.0 / 61));
+  kaiming_uniform_(w, 0, &generator, FanMode::kOut);
+  expect_moments(w, 0, std::sqrt(2.0 / 61));
+}
+
+// The moments of N(m, s^2) between two values: Johnson, Kotz and Balakrishnan, 1994, 10.1.
+void expect_truncated(double m, double s, double low, double high) {
+  Generator generator{.seed = 19};
+  Tensor w = Tensor::zeros({307, 101});
+  trunc_normal_(w, m, s, low, high, &generator);
+  const auto density = [](double x) {
+    return std::exp(-x * x / 2) / std::sqrt(2 * std::acos(-1.0));
+  };
+  const auto share = [](double x) { return std::erfc(-x / std::sqrt(2.0)) / 2; };
+  const double a = (low - m) / s, b = (high - m) / s;
+  const double z = a > 0 ? share(-a) - share(-b) : share(b) - share(a);
+  const double shift = (density(a) - density(b)) / z;
+  const double spread = 1 + (a * density(a) - b * density(b)) / z - shift * shift;
+  expect_moments(w, m + s * shift, s * std::sqrt(spread));
+  for (const float v : w.to_vector<float>()) {
+    ASSERT_GE(v, static_cast<float>(low));
+    ASSERT_LE(v, static_cast<float>(high));
+  }
+}
+
+TEST(Init, TruncatedNormalHasItsMomentsAndBounds) {
+  expect_truncated(0, 1, -2, 2);
+  expect_truncated(0.5, 0.2, 0.4, 1.5);
+  expect_truncated(0, 1, 3, 4);  // tails, where a rejected draw would be the rule
+  expect_truncated(0, 1, -9, -8);
+  expect_truncated(1, 3, -50, 50);
+  Tensor w = Tensor::zeros({3});
+  EXPECT_THROW(trunc_normal_(w, 0, 1, 2, 1), Error);
+  EXPECT_THROW(trunc_normal_(w, 0, 0), Error);
+  EXPECT_THROW(trunc_normal_(w, 0, 1e-3, 5, 6), Error);
+}
+
+TEST(Init, OrthogonalRowsOrColumnsAreOrthonormal) {
+  Generator generator{.seed = 20};
+  for (const Shape& shape : {Shape{5, 9}, Shape{9, 5}, Shape{7, 7}, Shape{4, 3, 2, 2}}) {
+    Tensor w = Tensor::zeros(shape, {DType::kF64});
+    orthogonal_(w, 1.5, &generator);
+    const Tensor matrix = reshape(w, {shape[0], -1});
+    const bool wide = matrix.size(1) >= matrix.size(0);
+    const Tensor products = wide ? matmul(matrix, matrix.t()) : matmul(matrix.t(), matrix);
+    const int64_t n = products.size(0);
+    for (int64_t i = 0; i < n * n; ++i) {
+      EXPECT_NEAR(products.data<double>()[i], i % (n + 1) == 0 ? 2.25 : 0, 1e-13);
+    }
+  }
+  Tensor vector = Tensor::zeros({3});
+  EXPECT_THROW(orthogonal_(vector), Error);
 }
 
 TEST(Init, ConstantsWriteWhereAGradientIsRequired) {

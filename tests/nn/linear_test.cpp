@@ -49,6 +49,16 @@ TEST(Embedding, HasPyTorchsValuesAndGradients) {
   golden::expect_gradients("embedding", y, {{"weight", embedding.weight}});
 }
 
+TEST(Embedding, ThePaddingRowStartsFromZeroAndGetsNoGradient) {
+  Embedding embedding(6, 3, {.padding_idx = 1});
+  EXPECT_EQ(embedding.weight.select(0, 1).to_vector<float>(), std::vector<float>(3, 0.0f));
+  embedding.to(DType::kF64);
+  assign(embedding.weight, golden::wave(2, {6, 3}));
+  const Tensor index = Tensor::from<int64_t>({1, 5, 1, 0, 1, 3}, {2, 3});
+  golden::expect_gradients("embedding.padding", embedding(index), {{"weight", embedding.weight}});
+  EXPECT_THAT(error_of([] { Embedding(6, 3, {.padding_idx = 6}); }), HasSubstr("padding_idx"));
+}
+
 TEST(Embedding, RefusesAPlaceThatDoesNotExist) {
   Embedding embedding(6, 3);
   EXPECT_THAT(error_of([&] { embedding(Tensor::from<int64_t>({2, 6}, {2})); }), HasSubstr("6"));
