@@ -8,17 +8,19 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/core/autograd.h"
 #include "lockstep/core/ops.h"
 #include "lockstep/core/tensor.h"
 
-// Numbers that PyTorch made: see make_golden.py beside this file.
+// Numbers that PyTorch made: see make_golden.py and make_layers.py beside this file.
 namespace lockstep::golden {
 
-// The values under `name` in nn.inc; none, and a failed test, where there are none.
+// The values under `name` in the .inc files; none, and a failed test, where there are none.
 inline std::vector<double> values(const std::string& name) {
   static const auto all = [] {
     std::map<std::string, std::vector<double>> out;
     std::istringstream file(
+#include "layers.inc"
 #include "nn.inc"
     );
     for (std::string line; std::getline(file, line);) {
@@ -31,7 +33,7 @@ inline std::vector<double> values(const std::string& name) {
   }();
   const auto found = all.find(name);
   if (found == all.end()) {
-    ADD_FAILURE() << "nn.inc has no " << name;
+    ADD_FAILURE() << "no golden numbers for " << name;
     return {};
   }
   return found->second;
@@ -61,12 +63,33 @@ inline void expect(const Tensor& got, const std::string& name) {
   }
 }
 
+using NamedLeaves = std::vector<std::pair<std::string, Tensor>>;
+
 // Holds y, and the gradients of the sum of y times a wave, to NAME.y and NAME.KEY.grad.
-inline void expect_gradients(const std::string& name, const Tensor& y,
-                             const std::vector<std::pair<std::string, Tensor>>& leaves) {
+inline void expect_gradients(const std::string& name, const Tensor& y, const NamedLeaves& leaves) {
   expect(y, name + ".y");
   sum(y * wave(99, y.shape())).backward();
   for (const auto& [key, tensor] : leaves) expect(tensor.grad(), name + "." + key + ".grad");
+}
+
+// The same, and holds the gradients of the sum of these gradients times waves to NAME.KEY.grad2;
+// once more through the recorded backward.
+inline void expect_two_orders(const std::string& name, const Tensor& y, const NamedLeaves& leaves) {
+  std::vector<Tensor> inputs;
+  for (const auto& [key, tensor] : leaves) inputs.push_back(tensor);
+  const std::vector<Tensor> first =
+      grad({sum(y * wave(99, y.shape()))}, inputs, {}, {.create_graph = true});
+  Tensor total = Tensor::scalar(0, {DType::kF64});
+  for (size_t i = 0; i < first.size(); ++i) {
+    expect(first[i], name + "." + leaves[i].first + ".grad");
+    total = total + sum(first[i] * wave(98, first[i].shape()));
+  }
+  const std::vector<Tensor> second = grad({total}, inputs, {}, {.retain_graph = true}, true);
+  for (size_t i = 0; i < second.size(); ++i) {
+    const Tensor zero = Tensor::zeros(inputs[i].shape(), {DType::kF64});
+    expect(second[i].defined() ? second[i] : zero, name + "." + leaves[i].first + ".grad2");
+  }
+  expect_gradients(name, y, leaves);
 }
 
 }  // namespace lockstep::golden

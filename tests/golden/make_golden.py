@@ -3,43 +3,16 @@
 
     python3 make_golden.py > nn.inc          (needs torch; nn.inc was made with 2.15)
 
-Each line is a name and its values, all in one C++ string, so that tests need no path. Inputs are not listed: they are wave(k, n), a formula that
-tests/golden/golden.h has too.
+Each line is a name and its values, all in one C++ string, so that tests need no path; see
+helpers.py.
 """
-
-import math
 
 import torch
 import torch.nn.functional as F
 
+from helpers import leaf, optimise, put, put_gradients, schedule, wave
+
 print('R"(', end="")
-torch.set_default_dtype(torch.float64)
-torch.manual_seed(0)
-
-
-def wave(k, *shape):
-    """Values in (-1.5, 1.5) without symmetries; k makes them different."""
-    n = math.prod(shape)
-    values = [math.sin(0.7 * k + 0.37 * i) + 0.5 * math.cos(1.3 * i + k) for i in range(n)]
-    return torch.tensor(values).reshape(shape)
-
-
-def leaf(k, *shape):
-    return wave(k, *shape).requires_grad_()
-
-
-def put(name, values):
-    if isinstance(values, torch.Tensor):
-        values = values.detach().reshape(-1).tolist()
-    print(name, *(f"{v:.17g}" for v in values))
-
-
-def put_gradients(name, y, **leaves):
-    """y, and the gradients of the sum of y times a wave."""
-    put(f"{name}.y", y)
-    (y * wave(99, *y.shape)).sum().backward()
-    for key, tensor in leaves.items():
-        put(f"{name}.{key}.grad", tensor.grad)
 
 
 def conv(name, shape, weight_shape, **options):
@@ -107,24 +80,6 @@ for reduction in ("none", "mean", "sum"):
     put_gradients(f"mse_loss.{reduction}", F.mse_loss(x, wave(2, 6, 5), reduction=reduction), x=x)
 
 
-def optimise(name, make):
-    """Twenty steps; the second parameter has no gradient in every third one."""
-    a, b = leaf(1, 7), leaf(2, 2, 3)
-    optimizer = make([a, b])
-    for step in range(20):
-        a.grad = wave(30 + step, 7) + 0.1 * a.detach()
-        b.grad = None if step % 3 == 1 else wave(60 + step, 2, 3) + 0.1 * b.detach()
-        optimizer.step()
-        if step in (0, 1, 19):
-            put(f"{name}.{step + 1}.a", a)
-            put(f"{name}.{step + 1}.b", b)
-    for key in ("momentum_buffer", "exp_avg", "exp_avg_sq", "step"):
-        for label, tensor in (("a", a), ("b", b)):
-            state = optimizer.state[tensor].get(key)
-            if state is not None:
-                put(f"{name}.{key}.{label}", state)
-
-
 O = torch.optim
 optimise("sgd.plain", lambda p: O.SGD(p, lr=0.1))
 optimise("sgd.decay", lambda p: O.SGD(p, lr=0.1, weight_decay=0.05))
@@ -135,18 +90,6 @@ optimise("adam.plain", lambda p: O.Adam(p, lr=0.02))
 optimise("adam.decay", lambda p: O.Adam(p, lr=0.02, betas=(0.8, 0.95), eps=1e-4, weight_decay=0.1))
 optimise("adamw", lambda p: O.AdamW(p, lr=0.02, betas=(0.8, 0.95), eps=1e-4, weight_decay=0.1))
 optimise("adamw.defaults", lambda p: O.AdamW(p))
-
-
-def schedule(name, make, steps):
-    optimizer = O.SGD([leaf(1, 2)], lr=0.5)
-    s = make(optimizer)
-    rates = []
-    for _ in range(steps):
-        rates.append(optimizer.param_groups[0]["lr"])
-        optimizer.step()
-        s.step()
-    put(name, rates)
-
 
 schedule("step_lr", lambda o: O.lr_scheduler.StepLR(o, step_size=3, gamma=0.3), 11)
 schedule("cosine", lambda o: O.lr_scheduler.CosineAnnealingLR(o, T_max=9, eta_min=0.01), 10)
