@@ -8,7 +8,7 @@
 namespace lockstep {
 
 struct AttentionOptions {
-  // Broadcasts to (…, L, S). bool: true where a query sees a key; floating: added to the scores. Undefined: every query sees every key.
+  // Broadcasts to (…, L, S). bool: true where a query sees a key; floating: added; undefined: none.
   Tensor mask = {};
   // Query i sees keys 0 … i alone, beside what the mask says.
   bool is_causal = false;
