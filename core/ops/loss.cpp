@@ -282,9 +282,10 @@ Tensor binary_cross_entropy_with_logits(const Tensor& logits_in, const Tensor& t
   const Tensor logits = autocast_f32(logits_in);
   const Tensor target = autocast_f32(target_in);
   check_alike("binary_cross_entropy_with_logits", logits, target);
-  Tensor part = softplus(-logits);  // -log sigmoid
-  if (options.pos_weight.defined()) part = part * ((options.pos_weight - 1) * target + 1);
-  const Tensor losses = (1 - target) * logits + part;
+  // softplus(-x) is -log sigmoid(x), and softplus(x) is -log(1 - sigmoid(x)): sums of small numbers
+  // where the loss is small.
+  const Tensor wanted = options.pos_weight.defined() ? target * options.pos_weight : target;
+  const Tensor losses = wanted * softplus(-logits) + (1 - target) * softplus(logits);
   return reduce(weighted(losses, options.weight), options.reduction);
 }
 

@@ -42,7 +42,8 @@ TEST(ExponentialMovingAverage, FollowsTheParametersAndCopiesTheBuffers) {
               ::testing::Pointwise(::testing::DoubleNear(1e-15), want));
   for (const auto& [name, buffer] : model->named_buffers()) {
     for (const auto& [key, value] : state) {
-      if (key == name) EXPECT_EQ(sum(value - buffer).item(), 0) << name;
+      if (key != name) continue;
+      EXPECT_EQ(sum(value - buffer).item(), 0) << name;
     }
   }
 }
