@@ -146,8 +146,10 @@ TEST(Loss, BinaryCrossEntropyHasPyTorchsValuesAndGradients) {
     const Tensor loss = BCELoss{reduction, class_weight()}(sigmoid(x), target);
     golden::expect_gradients(std::string("bce_loss.") + label, loss, {{"x", x}});
   }
-  const auto loss = [&](const Tensors& x) { return binary_cross_entropy(sigmoid(x[0]), target); };
-  EXPECT_EQ(gradcheck(loss, {golden::leaf(1, {6, 5})}), "");
+  const auto composed = [&](const Tensors& x) {
+    return binary_cross_entropy(sigmoid(x[0]), target);
+  };
+  EXPECT_EQ(gradcheck(composed, {golden::leaf(1, {6, 5})}), "");
   expect_loss("bce_with_logits", {6, 5}, [&](const Tensor& x, Reduction reduction) {
     const BCEWithLogitsLoss loss{reduction, abs(golden::wave(4, {6, 5})), class_weight()};
     return loss(3 * x, target);
