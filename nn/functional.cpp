@@ -1,23 +1,49 @@
 #include "lockstep/nn/functional.h"
 
 #include <map>
+#include <memory>
 #include <string>
 
 #include "absl/strings/str_join.h"
+#include "lockstep/core/autograd.h"
 #include "lockstep/kernels/text.h"
 
 namespace lockstep::nn {
 namespace {
 
-// Tensors in the slots of a module, until the end of the scope.
+// What an array object shows of a tensor: all but its name, its gradient and its hooks.
+struct Shown {
+  std::shared_ptr<Storage> storage;
+  int64_t offset;
+  Strides strides;
+  DType dtype;
+  bool requires_grad;
+  std::shared_ptr<Node> grad_fn;
+};
+
+void show(TensorImpl& impl, const Shown& s) {
+  impl.storage = s.storage;
+  impl.offset = s.offset;
+  impl.strides = s.strides;
+  impl.dtype = s.dtype;
+  impl.requires_grad = s.requires_grad;
+  impl.grad_fn = s.grad_fn;
+}
+
+Shown shown(const TensorImpl& impl) {
+  return {impl.storage, impl.offset, impl.strides, impl.dtype, impl.requires_grad, impl.grad_fn};
+}
+
+// The array objects of a module's tensors show others, until the end of the scope. Whoever holds
+// them, under whatever name, sees these, and what the graph saves of them it saves as they are now.
 class Replaced {
  public:
   Replaced(Module& module, const NamedTensors& tensors) {
-    std::map<const TensorImpl*, Tensor> by_tensor;
     std::vector<std::string> problems;
     NamedTensors own = module.named_parameters();
     for (auto& buffer : module.named_buffers()) own.push_back(std::move(buffer));
     const std::map<std::string, Tensor> by_name(own.begin(), own.end());
+    std::vector<std::pair<Tensor, Tensor>> pairs;
     for (const auto& [name, tensor] : tensors) {
       const auto found = by_name.find(name);
       if (found == by_name.end()) {
@@ -29,29 +55,31 @@ class Replaced {
                                    tensor.defined()
                                        ? to_string(tensor.shape()) + " on " + tensor.device().name()
                                        : "an undefined tensor"));
-      } else {
-        by_tensor.emplace(found->second.impl().get(), tensor);
+      } else if (!tensor.is_same(found->second)) {
+        pairs.emplace_back(found->second, tensor);
       }
     }
     check(problems.empty(), "functional_call",
           [&] { return "want tensors that fit the module\n  " + absl::StrJoin(problems, "\n  "); });
-    module.apply([&](Module& part) {
-      part.for_each_slot([&](Tensor& slot) {
-        const auto found = by_tensor.find(slot.impl().get());
-        if (found == by_tensor.end()) return;
-        before_.emplace_back(&slot, slot);
-        slot = found->second;
-      });
-    });
+    for (const auto& [slot, tensor] : pairs) {
+      // A leaf gets its gradient through a node, since the graph must not see the slot as a leaf.
+      const Tensor source = tensor.is_leaf() && tensor.requires_grad()
+                                ? record("functional_call", tensor.detach(), {tensor},
+                                         [](const Tensor& g) { return std::vector<Tensor>{g}; })
+                                : tensor;
+      before_.emplace_back(slot, shown(*slot.impl()));
+      show(*slot.impl(), shown(*source.impl()));
+      slot.impl()->requires_grad = false;
+    }
   }
   ~Replaced() {
-    for (auto& [slot, tensor] : before_) *slot = tensor;
+    for (size_t i = before_.size(); i-- > 0;) show(*before_[i].first.impl(), before_[i].second);
   }
   Replaced(const Replaced&) = delete;
   Replaced& operator=(const Replaced&) = delete;
 
  private:
-  std::vector<std::pair<Tensor*, Tensor>> before_;
+  std::vector<std::pair<Tensor, Shown>> before_;
 };
 
 }  // namespace

@@ -133,11 +133,6 @@ void Module::apply(const std::function<void(Module&)>& f) {
   visit([&](const std::string&, const Module& module) { f(const_cast<Module&>(module)); });
 }
 
-void Module::for_each_slot(const std::function<void(Tensor& slot)>& f) {
-  for (const Slot& slot : parameters_) f(*slot.tensor);
-  for (const Slot& slot : buffers_) f(*slot.tensor);
-}
-
 void Module::train(bool on) {
   apply([on](Module& module) { module.training_ = on; });
 }

@@ -72,10 +72,6 @@ class Module : public std::enable_shared_from_this<Module> {
   // Calls f for this module and all below it, each once, parents first.
   void apply(const std::function<void(Module&)>& f);
 
-  // Calls f for the members of this module alone that hold its parameters and buffers. What f puts
-  // there the module uses from then on.
-  void for_each_slot(const std::function<void(Tensor& slot)>& f);
-
   // Training mode, which is on at first; recursive.
   void train(bool on = true);
   void eval() { train(false); }
