@@ -154,6 +154,7 @@ int run(Communicator& comm, const AllReduceOptions& options) {
   for (const DType dtype : options.dtypes) {
     const auto element = static_cast<int64_t>(lockstep::size_of(dtype));
     for (const ReduceOp op : options.ops) {
+      if (!lockstep::kernels::is_defined(op, dtype)) continue;  // of a list with all
       for (int64_t size = options.begin_bytes; size <= options.end_bytes;
            size = options.step_bytes > 0 ? size + options.step_bytes
                                          : std::max<int64_t>(size, 1) * options.step_factor) {

@@ -1,6 +1,7 @@
 #include "lockstep/comm/collective.h"
 
 #include <array>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -9,8 +10,9 @@
 namespace lockstep::comm {
 namespace {
 
-constexpr std::array<std::string_view, 6> kKinds = {"barrier",    "all_reduce", "reduce_scatter",
-                                                    "all_gather", "broadcast",  "split"};
+constexpr std::array<std::string_view, 14> kKinds = {
+    "barrier", "all_reduce", "reduce_scatter", "all_gather",   "broadcast",    "split", "reduce",
+    "gather",  "scatter",    "all_to_all",     "all_gather_v", "all_to_all_v", "send",  "recv"};
 constexpr std::array<std::string_view, 4> kAlgorithms = {"", "ring", "two_shot", "one_shot"};
 
 }  // namespace
@@ -40,12 +42,37 @@ std::string_view Request::name() const {
 std::string Request::text() const {
   std::string out(name());
   if (kind == Kind::kBarrier || kind == Kind::kSplit) return out;
-  if (kind == Kind::kAllReduce || kind == Kind::kReduceScatter) {
+  if (kind == Kind::kAllReduce || kind == Kind::kReduceScatter || kind == Kind::kReduce) {
     out += concat(" ", kernels::name(op));
   }
-  out += concat(" of ", count, " ", lockstep::name(dtype));
-  if (kind == Kind::kReduceScatter || kind == Kind::kAllGather) out += " per rank";
-  if (kind == Kind::kBroadcast) out += concat(" from rank ", root);
+  if (kind == Kind::kAllGatherV || kind == Kind::kAllToAllV) {
+    out += concat(" of ", lockstep::name(dtype));
+  } else {
+    out += concat(" of ", count, " ", lockstep::name(dtype));
+  }
+  switch (kind) {
+    case Kind::kReduceScatter:
+    case Kind::kAllGather:
+    case Kind::kAllToAll:
+      out += " per rank";
+      break;
+    case Kind::kGather:
+      out += concat(" per rank to rank ", root);
+      break;
+    case Kind::kScatter:
+      out += concat(" per rank from rank ", root);
+      break;
+    case Kind::kReduce:
+    case Kind::kSend:
+      out += concat(" to rank ", root);
+      break;
+    case Kind::kBroadcast:
+    case Kind::kRecv:
+      out += concat(" from rank ", root);
+      break;
+    default:
+      break;
+  }
   const auto index = static_cast<size_t>(algorithm);
   if (algorithm != Algorithm::kAuto && index < kAlgorithms.size()) {
     out += concat(" by ", kAlgorithms[index]);
@@ -53,29 +80,119 @@ std::string Request::text() const {
   return out;
 }
 
+std::vector<int64_t> Counts::table() const {
+  std::vector<int64_t> out = send;
+  out.insert(out.end(), recv.begin(), recv.end());
+  return out;
+}
+
+bool Collective::exchanges() const {
+  switch (request.kind) {
+    case Kind::kGather:
+    case Kind::kScatter:
+    case Kind::kAllToAll:
+    case Kind::kAllGatherV:
+    case Kind::kAllToAllV:
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool Collective::gives(int rank) const {
+  const bool from_root = request.kind == Kind::kBroadcast || request.kind == Kind::kScatter;
+  return (!from_root || rank == request.root) && request.kind != Kind::kRecv;
+}
+
+bool Collective::takes(int rank) const {
+  const bool to_root = request.kind == Kind::kReduce || request.kind == Kind::kGather;
+  return (!to_root || rank == request.root) && request.kind != Kind::kSend;
+}
+
+Part Collective::sent_part(int from, int to, const int64_t* theirs) const {
+  const int64_t element = element_size();
+  const int64_t own = request.count * element;
+  switch (request.kind) {
+    case Kind::kGather:
+      return {0, to == request.root ? own : 0};
+    case Kind::kScatter:
+      return {to * own, from == request.root ? own : 0};
+    case Kind::kAllToAll:
+      return {to * own, own};
+    case Kind::kAllGatherV:
+      return {0, theirs[to] * element};
+    case Kind::kAllToAllV:
+      return {std::accumulate(theirs, theirs + to, int64_t{0}) * element, theirs[to] * element};
+    default:
+      throw Error(ErrorCode::kInternal, request.name(), "not an exchange");
+  }
+}
+
+Part Collective::received_part(int from, int rank) const {
+  const int64_t element = element_size();
+  const int64_t own = request.count * element;
+  switch (request.kind) {
+    case Kind::kGather:
+      return {from * own, rank == request.root ? own : 0};
+    case Kind::kScatter:
+      return {0, from == request.root ? own : 0};
+    case Kind::kAllToAll:
+      return {from * own, own};
+    case Kind::kAllGatherV:
+    case Kind::kAllToAllV: {
+      const auto begin = counts->recv.begin();
+      return {std::accumulate(begin, begin + from, int64_t{0}) * element,
+              counts->recv[from] * element};
+    }
+    default:
+      throw Error(ErrorCode::kInternal, request.name(), "not an exchange");
+  }
+}
+
 Blocks Collective::blocks(int ranks) const {
   switch (request.kind) {
     case Kind::kAllReduce:
+    case Kind::kReduce:
       return Blocks::of_all(request.count, ranks);
     case Kind::kReduceScatter:
     case Kind::kAllGather:
     case Kind::kSplit:
       return Blocks::of_each(request.count, ranks);
-    case Kind::kBroadcast:
-    case Kind::kBarrier:
-      break;
+    default:
+      return {request.count, request.count, ranks};
   }
-  return {request.count, request.count, ranks};
 }
 
 int64_t Collective::send_bytes(int ranks) const {
   const int64_t own = request.count * element_size();
-  return request.kind == Kind::kReduceScatter ? own * ranks : own;
+  switch (request.kind) {
+    case Kind::kReduceScatter:
+    case Kind::kScatter:
+    case Kind::kAllToAll:
+      return own * ranks;
+    case Kind::kAllGatherV:
+      return counts->send[0] * element_size();
+    case Kind::kAllToAllV:
+      return std::accumulate(counts->send.begin(), counts->send.end(), int64_t{0}) * element_size();
+    default:
+      return own;
+  }
 }
 
 int64_t Collective::recv_bytes(int ranks) const {
   const int64_t own = request.count * element_size();
-  return gathers() ? own * ranks : own;
+  switch (request.kind) {
+    case Kind::kAllGather:
+    case Kind::kSplit:
+    case Kind::kGather:
+    case Kind::kAllToAll:
+      return own * ranks;
+    case Kind::kAllGatherV:
+    case Kind::kAllToAllV:
+      return std::accumulate(counts->recv.begin(), counts->recv.end(), int64_t{0}) * element_size();
+    default:
+      return own;
+  }
 }
 
 Algorithm parse_algorithm(std::string_view text, std::string_view what) {
@@ -104,6 +221,30 @@ Error mismatch(std::string_view op, uint64_t sequence, std::span<const Asked> as
                       groups[i].first.text());
   }
   return Error(ErrorCode::kMismatch, op, message);
+}
+
+Error mismatch(std::string_view op, const Asked& mine, const Asked& theirs) {
+  return Error(ErrorCode::kMismatch, op,
+               concat("ranks must make the same calls in the same order, but two wait for each "
+                      "other: rank ",
+                      mine.rank, " asked for ", mine.request.text(), "; rank ", theirs.rank,
+                      " asked for ", theirs.request.text()));
+}
+
+void check_tables(const Collective& collective, std::span<const int64_t* const> tables) {
+  const auto ranks = static_cast<int>(tables.size());
+  const std::string_view type = lockstep::name(collective.request.dtype);
+  for (int from = 0; from < ranks; ++from) {
+    for (int to = 0; to < ranks; ++to) {
+      const int64_t sent = tables[from][to];
+      const int64_t expected = tables[to][ranks + from];
+      if (sent == expected) continue;
+      throw Error(ErrorCode::kMismatch, collective.request.name(),
+                  concat("ranks disagree about collective ", collective.sequence,
+                         " of this communicator: rank ", from, " sends ", sent, " ", type,
+                         " to rank ", to, ", which expects ", expected, " of it"));
+    }
+  }
 }
 
 }  // namespace lockstep::comm

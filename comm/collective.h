@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "lockstep/comm/blocks.h"
 #include "lockstep/kernels/dtype.h"
@@ -19,6 +21,15 @@ enum class Kind : uint8_t {
   kAllGather = 3,
   kBroadcast = 4,
   kSplit = 5,  // what the ranks tell each other in split(): an all-gather
+  kReduce = 6,
+  kGather = 7,
+  kScatter = 8,
+  kAllToAll = 9,
+  kAllGatherV = 10,
+  kAllToAllV = 11,
+  // Between two ranks alone: see pair_streams.h.
+  kSend = 12,
+  kRecv = 13,
 };
 
 // Ways to run a collective. kAuto is the choice of the transport, by size.
@@ -28,10 +39,11 @@ enum class Algorithm : uint8_t { kAuto = 0, kRing = 1, kTwoShot = 2, kOneShot = 
 struct Request {
   Kind kind = Kind::kBarrier;
   DType dtype = DType::kU8;
-  kernels::FoldOp op = kernels::FoldOp::kSum;  // of all_reduce and reduce_scatter
+  kernels::FoldOp op = kernels::FoldOp::kSum;  // of all_reduce, reduce_scatter and reduce
   Algorithm algorithm = Algorithm::kAuto;
-  int32_t root = 0;   // of broadcast
-  int64_t count = 0;  // elements: of each rank for reduce_scatter and all_gather
+  int32_t root = 0;   // of broadcast, reduce, gather, scatter; of send and recv the other rank
+  int64_t count = 0;  // elements: per rank for reduce_scatter, all_gather, gather, scatter and
+                      // all_to_all; 0 where each rank has its own counts
 
   friend bool operator==(const Request&, const Request&) = default;
 
@@ -44,23 +56,52 @@ struct Request {
   std::string text() const;
 };
 
+// How many elements a rank sends to each rank, and has from each, where that is not the same for
+// all.
+struct Counts {
+  std::vector<int64_t> send;  // by rank
+  std::vector<int64_t> recv;
+
+  // What the ranks tell each other: send, then recv.
+  std::vector<int64_t> table() const;
+};
+
+// Bytes of a buffer.
+struct Part {
+  int64_t offset = 0;
+  int64_t bytes = 0;
+};
+
 // A request with this rank's memory and place in the sequence.
 struct Collective {
   Request request;
   uint64_t sequence = 0;  // the first is 1
   const void* send = nullptr;
   void* recv = nullptr;
+  std::shared_ptr<const Counts> counts = nullptr;  // of all_gather_v and all_to_all_v
 
   bool folds() const {
-    return request.kind == Kind::kAllReduce || request.kind == Kind::kReduceScatter;
+    return request.kind == Kind::kAllReduce || request.kind == Kind::kReduceScatter ||
+           request.kind == Kind::kReduce;
   }
   // Every rank ends with what every rank gave, in order.
   bool gathers() const { return request.kind == Kind::kAllGather || request.kind == Kind::kSplit; }
+  // Every rank's data go to other ranks as they are, and to each its own part: see sent_part().
+  bool exchanges() const;
+  // Between this rank and one other.
+  bool is_transfer() const { return request.kind == Kind::kSend || request.kind == Kind::kRecv; }
+  // Whether a rank's send, or its recv, is used.
+  bool gives(int rank) const;
+  bool takes(int rank) const;
+  // Of an exchange: what `from` sends to `to`, in its send; `theirs` is from's table of counts,
+  // null where counts are the same for all. And what rank has from `from`, in its recv.
+  Part sent_part(int from, int to, const int64_t* theirs) const;
+  Part received_part(int from, int rank) const;
   // How the collective's elements lie in blocks: by rank, or for a broadcast and a barrier in one.
   Blocks blocks(int ranks) const;
   kernels::FoldSpec fold(int ranks) const { return {request.dtype, request.op, ranks}; }
   int64_t element_size() const { return static_cast<int64_t>(size_of(request.dtype)); }
-  // Bytes of send and of recv on a rank of `ranks`.
+  // Bytes of send and of recv on a rank of `ranks` that uses them.
   int64_t send_bytes(int ranks) const;
   int64_t recv_bytes(int ranks) const;
 };
@@ -77,5 +118,12 @@ struct Asked {
 
 // The error for ranks that disagree: who asked for what in the `sequence`-th collective.
 Error mismatch(std::string_view op, uint64_t sequence, std::span<const Asked> asked);
+
+// The same for two ranks, one of which waits for a send or a recv of the other.
+Error mismatch(std::string_view op, const Asked& mine, const Asked& theirs);
+
+// Throws kMismatch, the same on every rank, where a rank does not send what another expects.
+// tables[rank] is a table of counts.
+void check_tables(const Collective& collective, std::span<const int64_t* const> tables);
 
 }  // namespace lockstep::comm

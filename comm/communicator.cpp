@@ -1,6 +1,7 @@
 #include "lockstep/comm/communicator.h"
 
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "lockstep/comm/collective.h"
@@ -17,35 +18,67 @@ bool overlap(const void* a, int64_t a_bytes, const void* b, int64_t b_bytes) {
   return x < y + static_cast<uintptr_t>(b_bytes) && y < x + static_cast<uintptr_t>(a_bytes);
 }
 
-// What must hold of any collective's arguments. `in_place` is the address of send (or of recv, for
-// reduce_scatter) that a call in place has.
-void check_arguments(const Collective& collective, int size, const void* in_place,
-                     const void* must_be) {
-  const Request& request = collective.request;
+// One rank's counts. Throws where they have no meaning; returns their sum.
+int64_t check_counts(std::string_view op, std::span<const int64_t> counts, std::string_view what,
+                     int64_t element, int size) {
+  check(counts.size() == static_cast<size_t>(size), op,
+        [&] { return concat("want ", size, " ", what, ", one per rank, got ", counts.size()); });
+  int64_t sum = 0;
+  for (int rank = 0; rank < size; ++rank) {
+    check(counts[rank] >= 0, op, [&] {
+      return concat("want counts of 0 or more, got ", counts[rank], " for rank ", rank);
+    });
+    check(!__builtin_add_overflow(sum, counts[rank], &sum), op,
+          [&] { return concat(what, " add up to more than 64 bits count"); });
+  }
+  check(sum <= std::numeric_limits<int64_t>::max() / element, op,
+        [&] { return concat(what, " add up to more bytes than 64 bits count"); });
+  return sum;
+}
+
+// What must hold of the numbers of any collective.
+void check_request(const Request& request, int size) {
   const std::string_view op = request.name();
   check(request.count >= 0, op,
         [&] { return concat("want a count of 0 or more, got ", request.count); });
   check(static_cast<size_t>(request.dtype) < kDTypeCount, op, "a value that is not a DType");
   check(static_cast<int>(request.op) < kernels::kFoldOpCount, op, "a value that is not a ReduceOp");
+  check(kernels::is_defined(request.op, request.dtype), op, [&] {
+    return concat("\"", kernels::name(request.op), "\" is for integers and bool, got ",
+                  lockstep::name(request.dtype));
+  });
   check(request.root >= 0 && request.root < size, op,
         [&] { return concat("want a root in [0, ", size, "), got rank ", request.root); });
-  const int64_t element = collective.element_size();
+  const auto element = static_cast<int64_t>(size_of(request.dtype));
   check(request.count <= std::numeric_limits<int64_t>::max() / element / size, op, [&] {
     return concat(request.count, " ", lockstep::name(request.dtype), " for each of ", size,
                   " ranks are more bytes than 64 bits count");
   });
-  if (request.count == 0) return;
-  for (const void* data : {collective.send, static_cast<const void*>(collective.recv)}) {
+}
+
+// What must hold of its buffers. `in_place` is the address of send (or of recv, for reduce_scatter
+// and scatter) that a call in place has.
+void check_buffers(const Collective& collective, int rank, int size, const void* in_place,
+                   const void* must_be) {
+  const Request& request = collective.request;
+  const std::string_view op = request.name();
+  const int64_t send_bytes = collective.gives(rank) ? collective.send_bytes(size) : 0;
+  const int64_t recv_bytes = collective.takes(rank) ? collective.recv_bytes(size) : 0;
+  const auto check_buffer = [&](const void* data, int64_t bytes) {
+    const int64_t element = collective.element_size();
     check(data != nullptr, op, [&] {
-      return concat("want a buffer of ", request.count, " ", lockstep::name(request.dtype),
+      return concat("want a buffer of ", bytes / element, " ", lockstep::name(request.dtype),
                     ", got a null pointer");
     });
     check(reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(element) == 0, op, [&] {
       return concat("want a buffer aligned to its ", lockstep::name(request.dtype), " elements");
     });
-  }
-  check(in_place == must_be || !overlap(collective.send, collective.send_bytes(size),
-                                        collective.recv, collective.recv_bytes(size)),
+  };
+  if (send_bytes != 0) check_buffer(collective.send, send_bytes);
+  if (recv_bytes != 0) check_buffer(collective.recv, recv_bytes);
+  const bool both = send_bytes != 0 && recv_bytes != 0;
+  check(!both || in_place == must_be ||
+            !overlap(collective.send, send_bytes, collective.recv, recv_bytes),
         op, "send and recv overlap without being in place (communicator.h says where that is)");
 }
 
@@ -84,39 +117,104 @@ std::shared_ptr<void> Communicator::allocate(size_t bytes) {
 }
 void Communicator::abort(std::string why) { queue_->abort(why); }
 
-Work Communicator::start(const Collective& collective, const void* in_place, const void* must_be) {
-  check_arguments(collective, size(), in_place, must_be);
-  return Work(queue_, queue_->submit(collective));
+Work Communicator::start(Collective collective, const void* in_place, const void* must_be) {
+  check_request(collective.request, size());
+  check_buffers(collective, rank(), size(), in_place, must_be);
+  return Work(queue_, queue_->submit(std::move(collective)));
 }
 
 Work Communicator::all_reduce(const void* send, void* recv, int64_t count, DType dtype,
                               ReduceOp op) {
-  Collective collective{{Kind::kAllReduce, dtype, op, algorithm_, 0, count}, 0, send, recv};
-  return start(collective, send, recv);
+  return start({{Kind::kAllReduce, dtype, op, algorithm_, 0, count}, 0, send, recv}, send, recv);
 }
 
 Work Communicator::reduce_scatter(const void* send, void* recv, int64_t count_per_rank, DType dtype,
                                   ReduceOp op) {
-  Collective collective{
-      {Kind::kReduceScatter, dtype, op, algorithm_, 0, count_per_rank}, 0, send, recv};
-  return start(collective, recv, offset(send, rank(), count_per_rank, dtype));
+  return start({{Kind::kReduceScatter, dtype, op, algorithm_, 0, count_per_rank}, 0, send, recv},
+               recv, offset(send, rank(), count_per_rank, dtype));
 }
 
 Work Communicator::all_gather(const void* send, void* recv, int64_t count_per_rank, DType dtype) {
-  Collective collective{
-      {Kind::kAllGather, dtype, ReduceOp::kSum, algorithm_, 0, count_per_rank}, 0, send, recv};
-  return start(collective, send, offset(recv, rank(), count_per_rank, dtype));
+  return start(
+      {{Kind::kAllGather, dtype, ReduceOp::kSum, algorithm_, 0, count_per_rank}, 0, send, recv},
+      send, offset(recv, rank(), count_per_rank, dtype));
 }
 
 Work Communicator::broadcast(void* data, int64_t count, DType dtype, int root) {
-  Collective collective{
-      {Kind::kBroadcast, dtype, ReduceOp::kSum, algorithm_, root, count}, 0, data, data};
-  return start(collective, data, data);
+  return start({{Kind::kBroadcast, dtype, ReduceOp::kSum, algorithm_, root, count}, 0, data, data},
+               data, data);
 }
 
 Work Communicator::barrier() {
-  Collective collective{{Kind::kBarrier, DType::kU8, ReduceOp::kSum, algorithm_, 0, 0}};
-  return start(collective, nullptr, nullptr);
+  return start({{Kind::kBarrier, DType::kU8, ReduceOp::kSum, algorithm_, 0, 0}}, nullptr, nullptr);
+}
+
+Work Communicator::reduce(const void* send, void* recv, int64_t count, DType dtype, ReduceOp op,
+                          int root) {
+  return start({{Kind::kReduce, dtype, op, algorithm_, root, count}, 0, send, recv}, send, recv);
+}
+
+Work Communicator::gather(const void* send, void* recv, int64_t count_per_rank, DType dtype,
+                          int root) {
+  return start({{Kind::kGather, dtype, ReduceOp::kSum, Algorithm::kAuto, root, count_per_rank},
+                0,
+                send,
+                recv},
+               send, offset(recv, rank(), count_per_rank, dtype));
+}
+
+Work Communicator::scatter(const void* send, void* recv, int64_t count_per_rank, DType dtype,
+                           int root) {
+  return start({{Kind::kScatter, dtype, ReduceOp::kSum, Algorithm::kAuto, root, count_per_rank},
+                0,
+                send,
+                recv},
+               recv, offset(send, rank(), count_per_rank, dtype));
+}
+
+Work Communicator::all_to_all(const void* send, void* recv, int64_t count_per_rank, DType dtype) {
+  return start({{Kind::kAllToAll, dtype, ReduceOp::kSum, Algorithm::kAuto, 0, count_per_rank},
+                0,
+                send,
+                recv},
+               send, recv);
+}
+
+Work Communicator::all_gather_v(const void* send, void* recv, std::span<const int64_t> counts,
+                                DType dtype) {
+  const Request request{Kind::kAllGatherV, dtype, ReduceOp::kSum, Algorithm::kAuto, 0, 0};
+  check_request(request, size());
+  check_counts(request.name(), counts, "counts", static_cast<int64_t>(size_of(dtype)), size());
+  Counts mine{std::vector<int64_t>(counts.size(), counts[rank()]), {counts.begin(), counts.end()}};
+  const int64_t before = std::accumulate(counts.begin(), counts.begin() + rank(), int64_t{0});
+  return start({request, 0, send, recv, std::make_shared<const Counts>(std::move(mine))}, send,
+               offset(recv, 1, before, dtype));
+}
+
+Work Communicator::all_to_all_v(const void* send, std::span<const int64_t> send_counts, void* recv,
+                                std::span<const int64_t> recv_counts, DType dtype) {
+  const Request request{Kind::kAllToAllV, dtype, ReduceOp::kSum, Algorithm::kAuto, 0, 0};
+  check_request(request, size());
+  const auto element = static_cast<int64_t>(size_of(dtype));
+  check_counts(request.name(), send_counts, "send_counts", element, size());
+  check_counts(request.name(), recv_counts, "recv_counts", element, size());
+  Counts mine{{send_counts.begin(), send_counts.end()}, {recv_counts.begin(), recv_counts.end()}};
+  return start({request, 0, send, recv, std::make_shared<const Counts>(std::move(mine))}, nullptr,
+               &request);
+}
+
+Work Communicator::send(const void* data, int64_t count, DType dtype, int to) {
+  check(to != rank(), "send", "want another rank to send to, got this one");
+  return start(
+      {{Kind::kSend, dtype, ReduceOp::kSum, Algorithm::kAuto, to, count}, 0, data, nullptr},
+      nullptr, nullptr);
+}
+
+Work Communicator::recv(void* data, int64_t count, DType dtype, int from) {
+  check(from != rank(), "recv", "want another rank to receive from, got this one");
+  return start(
+      {{Kind::kRecv, dtype, ReduceOp::kSum, Algorithm::kAuto, from, count}, 0, nullptr, data},
+      nullptr, nullptr);
 }
 
 }  // namespace lockstep::comm

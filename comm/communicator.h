@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -15,7 +16,8 @@
 
 namespace lockstep::comm {
 
-// kSum, kAvg, kMin, kMax, kProduct; what each does to each dtype is said in kernels/fold.h.
+// kSum, kAvg, kMin, kMax, kProduct, kAnd, kOr; what each does to each dtype is said in
+// kernels/fold.h.
 using ReduceOp = kernels::FoldOp;
 
 class OperationQueue;
@@ -74,6 +76,9 @@ struct Options {
 // The result is the same bits on every rank, and depends on the inputs, the number of ranks, the
 // count, the dtype and the op alone (docs/collectives.md).
 //
+// LOCKSTEP_ALGO and Options::algorithm are about what is folded, gathered by all and broadcast;
+// what goes from single ranks to single ranks has one way.
+//
 // Errors come from Work::wait(): kMismatch where ranks disagree about a collective (it says which
 // rank asked for what), kPeerLost where a rank died or left, kTimeout naming the ranks that did
 // not come in time, kCancelled after abort(). After any of these all later work fails with the
@@ -107,10 +112,39 @@ class Communicator {
   // recv[r * count_per_rank + i] = rank r's send[i]. In place where
   // send == recv + rank * count_per_rank.
   Work all_gather(const void* send, void* recv, int64_t count_per_rank, DType dtype);
+  // The same where rank r gives counts[r] elements, which follow those of the ranks before it.
+  // `counts` is the same on every rank. In place where send is this rank's part of recv.
+  Work all_gather_v(const void* send, void* recv, std::span<const int64_t> counts, DType dtype);
   // Every rank's data becomes root's.
   Work broadcast(void* data, int64_t count, DType dtype, int root);
+  // recv[i] = the fold of every rank's send[i], on root alone: the bits of all_reduce. recv is not
+  // used on the other ranks, and may be null there.
+  Work reduce(const void* send, void* recv, int64_t count, DType dtype, ReduceOp op, int root);
+  // recv[r * count_per_rank + i] = rank r's send[i], on root alone, as for reduce. In place on root
+  // where send == recv + root * count_per_rank.
+  Work gather(const void* send, void* recv, int64_t count_per_rank, DType dtype, int root);
+  // recv[i] = root's send[rank * count_per_rank + i]. send is not used on the other ranks, and may
+  // be null there. In place on root where recv == send + root * count_per_rank.
+  Work scatter(const void* send, void* recv, int64_t count_per_rank, DType dtype, int root);
+  // recv[r * count_per_rank + i] = rank r's send[rank * count_per_rank + i]. In place where
+  // recv == send, which makes a copy.
+  Work all_to_all(const void* send, void* recv, int64_t count_per_rank, DType dtype);
+  // The same where this rank sends send_counts[r] elements to rank r and has recv_counts[r] from
+  // it, all in the order of ranks. Each rank's send_counts[r] must be rank r's recv_counts[rank];
+  // where one is not, every rank has kMismatch. Not in place.
+  Work all_to_all_v(const void* send, std::span<const int64_t> send_counts, void* recv,
+                    std::span<const int64_t> recv_counts, DType dtype);
   // Completes once every rank has called it.
   Work barrier();
+
+  // Between this rank and one other. The n-th send from a rank to another meets the n-th recv there
+  // from that rank; dtype and count must be the same on both, or both have kMismatch. A send ends
+  // once its data are on their way: after the other rank has asked for them. Sends and receives
+  // that are queued one after another go on side by side, so that their order does not matter; with
+  // collectives they are in order as everything is, and two ranks that wait for each other in
+  // different calls have kMismatch or, where a third is between them, kTimeout.
+  Work send(const void* data, int64_t count, DType dtype, int to);
+  Work recv(void* data, int64_t count, DType dtype, int from);
 
   // Memory of at least `bytes` bytes, zero at first and aligned to a page, that the transport
   // reduces without copies; other memory works everywhere too, and is slower under shm. Local: the
@@ -143,7 +177,7 @@ class Communicator {
  private:
   friend struct CommunicatorMaker;
   Communicator(std::shared_ptr<OperationQueue> queue, Algorithm algorithm, Lineage lineage);
-  Work start(const Collective& collective, const void* in_place, const void* must_be);
+  Work start(Collective collective, const void* in_place, const void* must_be);
   // Every rank's `mine`, in order.
   template <class T>
   std::vector<T> tell_all(const T& mine);

@@ -11,8 +11,18 @@ void finish_one_shot(const Collective& collective, int rank, int size, int64_t f
                      const std::byte* const* payloads) {
   if (first == last) return;
   const Request& request = collective.request;
+  if (!collective.takes(rank)) return;
   const int64_t element = collective.element_size();
   auto* recv = static_cast<std::byte*>(collective.recv);
+  if (collective.exchanges()) {
+    for (int peer = 0; peer < size; ++peer) {
+      const Part part = collective.received_part(peer, rank);
+      if (part.bytes == 0) continue;
+      const std::byte* from = payloads[peer] + collective.sent_part(peer, rank, nullptr).offset;
+      if (recv + part.offset != from) std::memcpy(recv + part.offset, from, part.bytes);
+    }
+    return;
+  }
   if (!collective.folds()) {
     const bool gather = collective.gathers();
     for (int peer = 0; peer < size; ++peer) {

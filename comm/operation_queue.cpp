@@ -1,5 +1,7 @@
 #include "lockstep/comm/operation_queue.h"
 
+#include <algorithm>
+#include <cstring>
 #include <exception>
 #include <new>
 #include <utility>
@@ -21,6 +23,14 @@ bool is_large(const Collective& collective, int size) {
   return collective.recv_bytes(size) >= kLargeBytes || collective.send_bytes(size) >= kLargeBytes;
 }
 
+Transfer transfer_of(const Collective& collective) {
+  Transfer out{collective.request, collective.request.root, collective.request.kind == Kind::kSend};
+  const void* data = out.sends ? collective.send : collective.recv;
+  out.data = static_cast<std::byte*>(const_cast<void*>(data));
+  out.bytes = collective.request.count * collective.element_size();
+  return out;
+}
+
 }  // namespace
 
 Failure Failure::current(std::string_view op) {
@@ -40,6 +50,13 @@ Failure Failure::current(std::string_view op) {
 
 void Failure::raise() const { throw Error(code, op, message); }
 
+void raise_departure(ErrorCode code, std::string_view op, int rank, std::string_view reason) {
+  const bool about_others =
+      code == ErrorCode::kTimeout || code == ErrorCode::kMismatch || code == ErrorCode::kPeerLost;
+  throw Error(about_others ? code : ErrorCode::kPeerLost, op,
+              concat("rank ", rank, about_others ? " gave up: " : " left: ", reason));
+}
+
 OperationQueue::OperationQueue(std::unique_ptr<Transport> transport, std::string about_ranks,
                                FlightRecorder::About about)
     : transport_(std::move(transport)),
@@ -53,21 +70,27 @@ std::shared_ptr<Operation> OperationQueue::submit(Collective collective) {
   bool wake = false;
   {
     std::unique_lock lock(mutex_);
-    collective.sequence = ++submitted_;
-    operation->collective = collective;
+    operation->number = ++submitted_;
+    if (collective.is_transfer()) {
+      operation->transfer = transfer_of(collective);
+    } else {
+      collective.sequence = ++collectives_;
+    }
+    operation->collective = std::move(collective);
     if (failure_) {
       finish(*operation, failure_);
       return operation;
     }
-    recorder_.queued(collective, large);
+    if (!operation->collective.is_transfer()) recorder_.queued(operation->collective, large);
     pending_.push_back(operation);
     if (transport_->size() == 1) {  // nobody to wait for
-      run_next(lock, false);
+      run_next(lock, false, nullptr);
       return operation;
     }
     if (!worker_.joinable()) worker_ = std::thread([this] { work(); });
     hurry_ = hurry_ || (large && prompt_ && !running_);
     wake = asleep_ || hurry_;
+    if (runs_transfers_) transport_->nudge();
   }
   if (wake) wake_.notify_one();
   return operation;
@@ -77,8 +100,8 @@ void OperationQueue::wait(Operation& operation) {
   if (!operation.finished.load(std::memory_order_acquire)) {
     std::unique_lock lock(mutex_);
     while (!operation.finished.load(std::memory_order_relaxed)) {
-      if (!running_ && !pending_.empty()) {
-        run_next(lock, false);
+      if (!running_ && has_work()) {
+        run_next(lock, false, &operation);
       } else {
         ++waiters_;
         done_.wait(lock);
@@ -92,10 +115,26 @@ void OperationQueue::wait(Operation& operation) {
   failure.raise();
 }
 
-void OperationQueue::run_next(std::unique_lock<std::mutex>& lock, bool in_worker) {
+void OperationQueue::run_next(std::unique_lock<std::mutex>& lock, bool in_worker,
+                              const Operation* wanted) {
+  running_ = true;
+  const bool transfers = !transfers_.empty() || pending_.front()->collective.is_transfer();
+  if (transfers) {
+    run_transfers(lock, wanted);
+  } else {
+    run_collective(lock, in_worker);
+  }
+  // An abort while it ran that came too late to end it.
+  if (failure_ && !left_) fail(lock, *failure_);
+  running_ = false;
+  if (waiters_ != 0) done_.notify_all();
+  // A waiter left it to the worker to go on, or the other way round.
+  if (has_work() && !in_worker && asleep_) wake_.notify_one();
+}
+
+void OperationQueue::run_collective(std::unique_lock<std::mutex>& lock, bool in_worker) {
   const std::shared_ptr<Operation> operation = std::move(pending_.front());
   pending_.pop_front();
-  running_ = true;
   const Collective& collective = operation->collective;
   const bool large = is_large(collective, transport_->size());
   recorder_.started(collective, large);
@@ -103,41 +142,76 @@ void OperationQueue::run_next(std::unique_lock<std::mutex>& lock, bool in_worker
     prompt_ = in_worker || Clock::now() - operation->submitted > kMeanwhile;
   }
   lock.unlock();
-
   std::optional<Failure> failure;
   try {
-    transport_->run(collective);
+    run(collective);
   } catch (...) {
     failure = Failure::current(collective.request.name());
   }
-
   lock.lock();
   recorder_.finished(collective, !failure, large);
-  if (failure) {
-    if (!failure_) failure_ = std::move(failure);
-    if (!std::exchange(left_, true)) {
-      const Failure why = *failure_;
-      const bool closing = closing_;
-      // Waits for others to leave this rank's buffers alone, before anybody is told that it may
-      // free them.
-      lock.unlock();
-      transport_->leave(why);
-      const std::string file = closing ? "" : recorder_.dump(why.message + about_ranks_);
-      lock.lock();
-      if (!file.empty()) {
-        failure_->message += concat("; what this rank did last is in ", file,
-                                    ", which `lockstep doctor` compares with other ranks'");
-      }
+  if (failure) fail(lock, *std::move(failure));
+  finish(*operation, failure ? failure_ : std::nullopt);
+}
+
+void OperationQueue::run(const Collective& collective) {
+  const bool in_place = collective.send == collective.recv && collective.request.count != 0;
+  if (collective.request.kind != Kind::kAllToAll || !in_place) return transport_->run(collective);
+  // What comes from a rank would take the place of what must still go to it.
+  const auto bytes = static_cast<size_t>(collective.send_bytes(transport_->size()));
+  const std::shared_ptr<void> copy = transport_->allocate(bytes);
+  std::memcpy(copy.get(), collective.send, bytes);
+  Collective copied = collective;
+  copied.send = copy.get();
+  transport_->run(copied);
+}
+
+void OperationQueue::run_transfers(std::unique_lock<std::mutex>& lock, const Operation* wanted) {
+  runs_transfers_ = true;
+  while (wanted == nullptr || !wanted->finished.load(std::memory_order_relaxed)) {
+    while (!pending_.empty() && pending_.front()->collective.is_transfer()) {
+      transfers_.push_back(std::move(pending_.front()));
+      pending_.pop_front();
     }
-    fail_pending();
-    finish(*operation, failure_);
-  } else {
-    finish(*operation, std::nullopt);
+    if (transfers_.empty()) break;
+    std::vector<Transfer*> going;
+    for (const auto& operation : transfers_) going.push_back(&operation->transfer);
+    lock.unlock();
+    std::optional<Failure> failure;
+    try {
+      transport_->run(going);
+    } catch (...) {
+      failure = Failure::current(going[0]->request.name());
+    }
+    lock.lock();
+    if (failure) fail(lock, *std::move(failure));
+    std::erase_if(transfers_, [&](const std::shared_ptr<Operation>& operation) {
+      if (!failure_ && !operation->transfer.done()) return false;
+      finish(*operation, operation->transfer.done() ? std::nullopt : failure_);
+      return true;
+    });
+    if (waiters_ != 0) done_.notify_all();
   }
-  running_ = false;
-  if (waiters_ != 0) done_.notify_all();
-  // A waiter left it to the worker to go on, or the other way round.
-  if (!pending_.empty() && !in_worker && asleep_) wake_.notify_one();
+  runs_transfers_ = false;
+}
+
+void OperationQueue::fail(std::unique_lock<std::mutex>& lock, Failure failure) {
+  if (!failure_) failure_ = std::move(failure);
+  if (!std::exchange(left_, true)) {
+    const Failure why = *failure_;
+    const bool closing = closing_;
+    // Waits for others to leave this rank's buffers alone, before anybody is told that it may
+    // free them.
+    lock.unlock();
+    transport_->leave(why);
+    const std::string file = closing ? "" : recorder_.dump(why.message + about_ranks_);
+    lock.lock();
+    if (!file.empty()) {
+      failure_->message += concat("; what this rank did last is in ", file,
+                                  ", which `lockstep doctor` compares with other ranks'");
+    }
+  }
+  fail_pending();
 }
 
 void OperationQueue::finish(Operation& operation, std::optional<Failure> failure) {
@@ -148,6 +222,9 @@ void OperationQueue::finish(Operation& operation, std::optional<Failure> failure
 void OperationQueue::fail_pending() {
   for (const auto& operation : pending_) finish(*operation, failure_);
   pending_.clear();
+  if (running_) return;  // whoever runs them fails them
+  for (const auto& operation : transfers_) finish(*operation, failure_);
+  transfers_.clear();
 }
 
 void OperationQueue::abort(std::string_view why) {
@@ -162,12 +239,12 @@ void OperationQueue::abort(std::string_view why) {
 void OperationQueue::close() noexcept {
   std::unique_lock lock(mutex_);
   if (std::exchange(closing_, true)) return;
-  const bool unfinished = running_ || !pending_.empty();
+  const bool unfinished = running_ || has_work();
   if (!failure_) {
     failure_ = Failure{
         ErrorCode::kCancelled, "communicator",
-        unfinished ? concat("it was destroyed before collective ", submitted_, " had finished")
-                   : concat("it was destroyed after ", submitted_, " collectives")};
+        unfinished ? concat("it was destroyed before collective ", collectives_, " had finished")
+                   : concat("it was destroyed after ", collectives_, " collectives")};
   }
   if (unfinished) transport_->cancel();
   fail_pending();
@@ -183,17 +260,21 @@ void OperationQueue::close() noexcept {
 
 void OperationQueue::work() {
   std::unique_lock lock(mutex_);
-  uint64_t seen = 0;  // the front of the queue at the last look
+  uint64_t seen = 0;  // what was next at the last look
   uint64_t newest = 0;
   int looks = 0;
+  const auto next = [this] {
+    if (!transfers_.empty()) return transfers_.front()->number;
+    return pending_.empty() ? 0 : pending_.front()->number;
+  };
   while (!closing_) {
-    const uint64_t front = pending_.empty() ? 0 : pending_.front()->collective.sequence;
+    const uint64_t front = next();
     const bool overdue = front != 0 && front == seen;
     if (front != 0 && !running_ && (hurry_ || overdue)) {
-      run_next(lock, true);
+      run_next(lock, true, nullptr);
       // What waits behind a collective that nobody came for is likely to be the same.
-      seen = pending_.empty() ? 0 : pending_.front()->collective.sequence;
-      hurry_ = !pending_.empty();
+      seen = next();
+      hurry_ = has_work();
       looks = 0;
       continue;
     }
@@ -205,7 +286,7 @@ void OperationQueue::work() {
       wake_.wait_for(lock, kLook);
     } else {
       asleep_ = true;
-      wake_.wait(lock, [&] { return closing_ || !pending_.empty(); });
+      wake_.wait(lock, [&] { return closing_ || has_work(); });
       asleep_ = false;
       looks = 0;
     }

@@ -8,15 +8,18 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "lockstep/comm/flight_recorder.h"
 #include "lockstep/comm/transport.h"
 
 namespace lockstep::comm {
 
-// A collective in the queue, and how it ended.
+// A collective in the queue, or a send or recv, and how it ended.
 struct Operation {
   Collective collective;
+  Transfer transfer;    // where collective.is_transfer()
+  uint64_t number = 0;  // in the queue; the first is 1
   Clock::time_point submitted;
   std::atomic<bool> finished{false};
   std::optional<Failure> failure;  // written before `finished`
@@ -26,6 +29,9 @@ struct Operation {
 // a thread of its own where nobody waits. A thread hop costs more than a small collective, so that
 // thread leaves new work alone for a moment, unless it was the one to run the last large
 // collective: then the caller goes on with something else, and large work is begun at once.
+//
+// Sends and receives that follow each other run side by side, and each ends for itself: whoever
+// waits for one leaves the others to the next who waits.
 class OperationQueue {
  public:
   // `about_ranks` ends the message of every failure: who the ranks of this group are. May be empty.
@@ -48,8 +54,15 @@ class OperationQueue {
   Transport& transport() { return *transport_; }
 
  private:
-  // REQUIRES: locked, nothing runs, something is pending. Unlocks while it runs.
-  void run_next(std::unique_lock<std::mutex>& lock, bool in_worker);
+  bool has_work() const { return !pending_.empty() || !transfers_.empty(); }
+  // Goes on with what is next: until it is finished, or, with transfers, until `wanted` is (null:
+  // all). REQUIRES: locked, nothing runs, has_work(). Unlocks while it runs.
+  void run_next(std::unique_lock<std::mutex>& lock, bool in_worker, const Operation* wanted);
+  void run_collective(std::unique_lock<std::mutex>& lock, bool in_worker);
+  void run(const Collective& collective);
+  void run_transfers(std::unique_lock<std::mutex>& lock, const Operation* wanted);
+  // Keeps the first failure, and leaves the group.
+  void fail(std::unique_lock<std::mutex>& lock, Failure failure);
   void finish(Operation& operation, std::optional<Failure> failure);
   void fail_pending();
   void work();
@@ -59,9 +72,12 @@ class OperationQueue {
   FlightRecorder recorder_;
   std::mutex mutex_;  // guards what follows
   std::deque<std::shared_ptr<Operation>> pending_;
-  std::optional<Failure> failure_;  // the first
+  std::vector<std::shared_ptr<Operation>> transfers_;  // begun, and before all that is pending
+  std::optional<Failure> failure_;                     // the first
   uint64_t submitted_ = 0;
+  uint64_t collectives_ = 0;  // of those
   bool running_ = false;
+  bool runs_transfers_ = false;
   bool left_ = false;  // the transport was told to leave
   bool closing_ = false;
   bool prompt_ = false;  // the caller is one who goes on while large collectives run

@@ -71,6 +71,10 @@ void run_streams(Plan& plan, int64_t send_count, int64_t receive_count, int64_t 
 // Reduce-scatter, all-gather, or one after the other. In step s of the first, rank r sends its
 // partial of block r - 1 - s; what it gets is the rank before's partial of block r - 2 - s. Block b
 // so begins at rank b + 1 and is finished at rank b. In step s of the second, r sends block r - s.
+//
+// A reduce ends with a gather instead, in the same steps: finished blocks go on around the ring,
+// and no further than the root. The d-th rank after the root sends its own block and the d - 1 that
+// come to it.
 class ReducePlan {
  public:
   ReducePlan(const Collective& collective, int rank, int size)
@@ -82,25 +86,35 @@ class ReducePlan {
         element_(collective.element_size()),
         scatters_(collective.folds()),
         gathers_(collective.request.kind != Kind::kReduceScatter),
+        forwards_(!collective.takes(rank)),
         scatter_steps_(scatters_ ? size - 1 : 0) {
     partial_ = scatters_ ? static_cast<int64_t>(kernels::partial_size(spec_.dtype, spec_.op)) : 0;
-    chunk_ = kChunkBytes / std::max(partial_, element_);
+    slot_ = std::max(partial_, element_);
+    chunk_ = kChunkBytes / slot_;
     pieces_ = (blocks_.size + chunk_ - 1) / chunk_;
+    send_steps_ = receive_steps_ = scatter_steps_ + (gathers_ ? size - 1 : 0);
     if (!scatters_) return;
-    in_result_ = gathers_ && partial_ == element_;
+    if (collective.request.kind == Kind::kReduce) {
+      const int d = (rank - collective.request.root + size - 1) % size + 1;  // n for the root
+      send_steps_ = scatter_steps_ + d % size;
+      receive_steps_ = scatter_steps_ + d - 1;
+    }
+    in_result_ = gathers_ && partial_ == element_ && !forwards_;
     input_as_partial_ = kernels::partial_is_input(spec_.dtype, spec_.op);
-    incoming_.resize(chunk_ * partial_);
+    incoming_.resize(chunk_ * slot_);
     if (!input_as_partial_) outgoing_.resize(chunk_ * partial_);
-    if (!in_result_ && size > 2) partials_.resize(blocks_.size * partial_);
+    if ((!in_result_ && size > 2) || forwards_) partials_.resize(pieces_ * chunk_ * slot_);
   }
 
   int64_t pieces() const { return pieces_; }
-  int64_t total() const { return pieces_ * (scatter_steps_ + (gathers_ ? size_ - 1 : 0)); }
+  int64_t to_send() const { return pieces_ * send_steps_; }
+  int64_t to_receive() const { return pieces_ * receive_steps_; }
 
   Piece outgoing(int64_t t) {
     const int step = static_cast<int>(t / pieces_);
     if (step >= scatter_steps_) {
       const Span span = piece(block(rank_ - (step - scatter_steps_)), t);
+      if (forwards_) return {slot(t), span.bytes(element_)};
       const bool own_input = !scatters_ && step == 0;
       const std::byte* from = own_input ? send() + (span.first - blocks_.begin(rank_)) * element_
                                         : recv() + span.first * element_;
@@ -120,17 +134,22 @@ class ReducePlan {
       return {incoming_.data(), piece(block(rank_ - 2 - step), t).bytes(partial_)};
     }
     const Span span = piece(block(rank_ - 1 - (step - scatter_steps_)), t);
-    return {recv() + span.first * element_, span.bytes(element_)};
+    return {forwards_ ? incoming_.data() : recv() + span.first * element_, span.bytes(element_)};
   }
 
-  // A partial result that waits in partials_ must be sent before the next takes its place.
+  // What waits in partials_ must be sent before the next takes its place.
   bool ready(int64_t t, int64_t sent) const {
-    return t / pieces_ >= scatter_steps_ || partials_.empty() || sent > t || last_scatter(t);
+    const bool takes_a_slot = forwards_ || t / pieces_ < scatter_steps_ - 1;
+    return !takes_a_slot || partials_.empty() || sent > t;
   }
 
   void arrived(int64_t t) {
     const int step = static_cast<int>(t / pieces_);
-    if (step >= scatter_steps_) return;
+    if (step >= scatter_steps_) {
+      const Span span = piece(block(rank_ - 1 - (step - scatter_steps_)), t);
+      if (forwards_) std::memcpy(slot(t), incoming_.data(), span.bytes(element_));
+      return;
+    }
     const Span span = piece(block(rank_ - 2 - step), t);
     const std::byte* input = send() + span.first * element_;
     if (!last_scatter(t)) {
@@ -138,7 +157,8 @@ class ReducePlan {
       return;
     }
     const int64_t first = gathers_ ? span.first : span.first - blocks_.begin(rank_);
-    kernels::FoldFinish::cpu(spec_, incoming_.data(), input, recv() + first * element_, span.count);
+    std::byte* output = forwards_ ? slot(t) : recv() + first * element_;
+    kernels::FoldFinish::cpu(spec_, incoming_.data(), input, output, span.count);
   }
 
  private:
@@ -158,9 +178,9 @@ class ReducePlan {
     return {first, std::min(chunk_, blocks_.end(block) - first)};
   }
   std::byte* partial(const Span& span, int64_t t) {
-    return in_result_ ? recv() + span.first * element_
-                      : partials_.data() + t % pieces_ * chunk_ * partial_;
+    return in_result_ ? recv() + span.first * element_ : slot(t);
   }
+  std::byte* slot(int64_t t) { return partials_.data() + t % pieces_ * chunk_ * slot_; }
 
   const Collective& collective_;
   const int rank_;
@@ -170,15 +190,19 @@ class ReducePlan {
   const int64_t element_;
   const bool scatters_;
   const bool gathers_;
+  const bool forwards_;  // a reduce to another rank: there is no recv
   const int scatter_steps_;
+  int send_steps_ = 0;
+  int receive_steps_ = 0;
   int64_t partial_ = 0;  // bytes
+  int64_t slot_ = 0;     // bytes of an element, partial or not
   int64_t chunk_ = 0;    // elements
   int64_t pieces_ = 0;   // of a block
   bool in_result_ = false;
   bool input_as_partial_ = false;
   std::vector<std::byte> incoming_;  // a piece, before it is folded
   std::vector<std::byte> outgoing_;  // a piece of own input as a partial result
-  std::vector<std::byte> partials_;  // a block, where recv has no room for partial results
+  std::vector<std::byte> partials_;  // a block, where recv has no room for it
 };
 
 // A chain from the root, which the rank before it ends.
@@ -221,6 +245,7 @@ void run_ring(const Collective& collective, int rank, int size, RingLink& link) 
     }
     case Kind::kAllReduce:
     case Kind::kReduceScatter:
+    case Kind::kReduce:
     case Kind::kAllGather:
     case Kind::kSplit: {
       ReducePlan plan(collective, rank, size);
@@ -229,9 +254,11 @@ void run_ring(const Collective& collective, int rank, int size, RingLink& link) 
         std::byte* own = static_cast<std::byte*>(collective.recv) + rank * collective.send_bytes(1);
         if (own != collective.send) std::memcpy(own, collective.send, bytes);
       }
-      run_streams(plan, plan.total(), plan.total(), plan.pieces(), link);
+      run_streams(plan, plan.to_send(), plan.to_receive(), plan.pieces(), link);
       return;
     }
+    default:
+      throw Error(ErrorCode::kInternal, collective.request.name(), "it goes around no ring");
   }
 }
 

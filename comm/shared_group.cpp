@@ -27,12 +27,21 @@ void copy_text(std::string_view text, std::span<char> out) {
 }  // namespace
 
 SharedGroup::SharedGroup(int rank, int size, std::chrono::milliseconds timeout)
-    : Transport(rank, size, timeout), peers_(size), payloads_(size), sources_(size) {}
+    : Transport(rank, size, timeout),
+      peers_(size),
+      streams_(rank, size),
+      payloads_(size),
+      sources_(size) {}
 
 void SharedGroup::run(const Collective& collective) {
   op_ = collective.request.name();
   if (cancelled_.load()) throw Error(ErrorCode::kCancelled, op_, "the communicator was aborted");
+  asked_ = collective.request;
   const auto bytes = static_cast<size_t>(collective.send_bytes(size()));
+  if (collective.exchanges()) {
+    const bool small = prefers_one_shot(bytes) && collective.counts == nullptr;
+    return small ? one_shot(collective) : exchange(collective);
+  }
   switch (collective.request.algorithm) {
     case Algorithm::kAuto:
       if (prefers_one_shot(bytes)) return one_shot(collective);
@@ -73,17 +82,7 @@ void SharedGroup::cancel() noexcept {
 
 void SharedGroup::raise_left(int peer) {
   const Member& member = *peers_[peer].member;
-  const auto code = static_cast<ErrorCode>(member.left_code);
-  const std::string_view message(member.left_message.data());
-  switch (code) {
-    case ErrorCode::kTimeout:
-    case ErrorCode::kMismatch:
-    case ErrorCode::kPeerLost:
-      // It is about a third rank, or about all.
-      throw Error(code, op_, concat("rank ", peer, " gave up: ", message));
-    default:
-      throw Error(ErrorCode::kPeerLost, op_, concat("rank ", peer, " left: ", message));
-  }
+  raise_departure(static_cast<ErrorCode>(member.left_code), op_, peer, member.left_message.data());
 }
 
 void SharedGroup::raise_late(const std::vector<int>& late) {
@@ -120,10 +119,13 @@ void SharedGroup::store_before_await(std::atomic<uint64_t>& word, uint64_t value
 
 void SharedGroup::ring_bells() {
   for (int peer = 0; peer < size(); ++peer) {
-    if (peer == rank()) continue;
-    Member& member = *peers_[peer].member;
-    if (member.sleeping.load() != 0) ring_bell(member);
+    if (peer != rank()) ring_if_asleep(peer);
   }
+}
+
+void SharedGroup::ring_if_asleep(int peer) {
+  Member& member = *peers_[peer].member;
+  if (member.sleeping.load() != 0) ring_bell(member);
 }
 
 void SharedGroup::ring_bell(Member& member) {
@@ -178,19 +180,14 @@ void SharedGroup::raise_mismatch(const Collective& collective) {
 // in pieces, each an arrival of its own.
 void SharedGroup::one_shot(const Collective& collective) {
   const int64_t per_piece = static_cast<int64_t>(Member::kPayloadBytes) / collective.element_size();
-  const int64_t elements = collective.request.kind == Kind::kReduceScatter
-                               ? collective.request.count * size()
-                               : collective.request.count;
+  const int64_t elements = collective.send_bytes(size()) / collective.element_size();
   int64_t first = 0;
   do {
     const int64_t last = std::min(elements, first + per_piece);
     const auto bytes = static_cast<size_t>((last - first) * collective.element_size());
-    const bool gives =
-        collective.request.kind != Kind::kBarrier &&
-        (collective.request.kind != Kind::kBroadcast || collective.request.root == rank());
     arrive(collective,
            static_cast<const std::byte*>(collective.send) + first * collective.element_size(),
-           gives ? bytes : 0, false);
+           collective.gives(rank()) ? bytes : 0, false);
     one_shot_piece(collective, first, last);
     first = last;
   } while (first < elements);
@@ -224,7 +221,7 @@ void SharedGroup::one_shot_piece(const Collective& collective, int64_t first, in
 }
 
 size_t SharedGroup::try_send(const void* data, size_t bytes) {
-  const size_t capacity = staging_bytes(size());
+  const size_t capacity = chunk_bytes(size());
   const uint64_t put = self().sent.value.load(std::memory_order_relaxed);
   const uint64_t taken = peers_[(rank() + 1) % size()].member->taken.value.load();
   const size_t offset = put % capacity;
@@ -237,7 +234,7 @@ size_t SharedGroup::try_send(const void* data, size_t bytes) {
 }
 
 size_t SharedGroup::try_receive(void* data, size_t bytes) {
-  const size_t capacity = staging_bytes(size());
+  const size_t capacity = chunk_bytes(size());
   const Peer& from = peers_[(rank() + size() - 1) % size()];
   const uint64_t taken = self().taken.value.load(std::memory_order_relaxed);
   const uint64_t put = from.member->sent.value.load();
@@ -251,7 +248,7 @@ size_t SharedGroup::try_receive(void* data, size_t bytes) {
 }
 
 void SharedGroup::wait(bool to_send, bool to_receive) {
-  const size_t capacity = staging_bytes(size());
+  const size_t capacity = chunk_bytes(size());
   const int next = (rank() + 1) % size();
   const int before = (rank() + size() - 1) % size();
   const uint64_t put = self().sent.value.load(std::memory_order_relaxed);

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/comm/pair_streams.h"
 #include "lockstep/comm/ring.h"
 #include "lockstep/comm/transport.h"
 
@@ -79,11 +80,13 @@ struct Member {
 // processes that share memory. Small messages go in one shot; large ones straight between buffers
 // that all ranks can reach (two-shot), or through the staging areas. docs/collectives.md has the
 // steps.
-class SharedGroup : public Transport, private RingLink {
+class SharedGroup : public Transport, private RingLink, private PairLink {
  public:
   void run(const Collective& collective) final;
   Costs measure_costs(int rounds) final;
   std::string way_text(size_t bytes) const final;
+  void run(std::span<Transfer* const> transfers) final;
+  void nudge() noexcept final;
   void leave(const Failure& why) noexcept final;
   void cancel() noexcept final;
 
@@ -91,7 +94,7 @@ class SharedGroup : public Transport, private RingLink {
   // One rank as this one sees it.
   struct Peer {
     Member* member = nullptr;
-    std::byte* staging = nullptr;  // staging_bytes(size)
+    std::byte* staging = nullptr;  // staging_bytes(size), zero at first
   };
 
   // `peers` has one entry per rank, this one included; filled in before run().
@@ -115,6 +118,11 @@ class SharedGroup : public Transport, private RingLink {
 
  private:
   struct Staging;
+  struct Pipe;
+
+  // The part of a staging area through which chunks go; pipes to single ranks follow.
+  static size_t chunk_bytes(int size);
+  static size_t pipe_bytes(int size);
 
   Member& self() { return *peers_[rank()].member; }
   // Waits until ready(peer) holds for every other rank. `ready` may throw.
@@ -130,6 +138,7 @@ class SharedGroup : public Transport, private RingLink {
   void store_before_await(std::atomic<uint64_t>& word, uint64_t value);
   void ring_bells();
   void ring_bell(Member& member);
+  void ring_if_asleep(int peer);
 
   // Tells the others what this rank asks for, with `payload` or with the places of its buffers, and
   // waits until all have asked for the same; kMismatch where they have not.
@@ -162,6 +171,16 @@ class SharedGroup : public Transport, private RingLink {
   void copy(const Collective& collective, const Staging& staging, int64_t step);
   void staged(const Collective& collective);
 
+  void exchange(const Collective& collective);
+  void read_parts(const Collective& collective, std::span<const int64_t* const> tables);
+  Pipe& pipe(int owner, int other);
+
+  // PairLink
+  size_t try_send(int peer, const void* data, size_t bytes) final;
+  size_t try_receive(int peer, void* data, size_t bytes) final;
+  void wait(std::span<const Want> wants) final;
+  [[noreturn]] void raise_frame(int peer, const Frame& frame, const Request& asked) final;
+
   // RingLink
   size_t try_send(const void* data, size_t bytes) final;
   size_t try_receive(void* data, size_t bytes) final;
@@ -169,7 +188,10 @@ class SharedGroup : public Transport, private RingLink {
 
   std::atomic<bool> cancelled_{false};
   bool bells_due_ = false;                  // of store_before_await()
-  std::string_view op_;                     // of the collective that is run
+  std::atomic<bool> nudged_{false};
+  std::string_view op_;  // of the collective that is run
+  Request asked_;        // of it, or of the first transfer
+  PairStreams streams_;
   std::vector<const std::byte*> payloads_;  // room for one per rank
   std::vector<const void*> sources_;        // likewise
   std::vector<std::byte> read_;             // what read() read of others, before it is folded

@@ -18,6 +18,7 @@
 #include "lockstep/comm/one_shot.h"
 #include "lockstep/comm/ring.h"
 #include "lockstep/comm/tcp_mesh.h"
+#include "lockstep/comm/tcp_pairs.h"
 #include "lockstep/comm/text.h"
 
 namespace lockstep::comm {
@@ -35,16 +36,10 @@ constexpr size_t kMaxReason = 2048;
 // Ranks that wait for each other give up at the same time, but for this.
 constexpr std::chrono::milliseconds kOthersTime{500};
 
-enum class MessageKind : uint32_t { kArrival = 1, kLeft = 2 };
-
-struct Header {
-  MessageKind kind;
-  uint32_t text_bytes;  // of kLeft: "op\nmessage" follows
-  uint64_t sequence;    // the collective; of kLeft: the last that was completed
-  uint64_t code;        // Request::code(); of kLeft: the ErrorCode
-  int64_t count;
-};
-static_assert(sizeof(Header) == 32);
+// `sequence` is the collective, of kLeft the last that was completed; `code` is Request::code(), of
+// kLeft the ErrorCode.
+using Header = Frame;
+using MessageKind = Frame::Kind;
 
 // One rank's part of an exchange: what is still to send and to receive on its control connection.
 struct Exchange {
@@ -65,6 +60,7 @@ class TcpTransport final : public Transport, private RingLink {
         mesh_(connect_mesh(meeting)),
         exchanges_(meeting.size),
         payloads_(meeting.size),
+        pairs_({meeting.rank, meeting.size, meeting.timeout, crowded}, mesh_.control, wake_),
         gave_up_(meeting.size) {
     if (!wake_) throw Error(ErrorCode::kIo, "connect", "no eventfd");
   }
@@ -78,6 +74,8 @@ class TcpTransport final : public Transport, private RingLink {
   std::string way_text(size_t bytes) const override {
     return prefers_one_shot(bytes) ? "one_shot" : "ring";
   }
+  void run(std::span<Transfer* const> transfers) override;
+  void nudge() noexcept override { pairs_.nudge(); }
   void leave(const Failure& why) noexcept override;
   void cancel() noexcept override {
     cancelled_.store(true);
@@ -91,6 +89,7 @@ class TcpTransport final : public Transport, private RingLink {
     return bytes <= kMaxPayload &&
            exchange_seconds(costs(), size(), b) <= ring_seconds(costs(), size(), b);
   }
+  void exchange(const Collective& collective);
   void begin_exchange(const Collective& collective, const void* payload, size_t send_bytes);
   // Sends and receives what goes now; true once nothing is left to do with any rank.
   bool progress();
@@ -131,6 +130,7 @@ class TcpTransport final : public Transport, private RingLink {
   size_t payload_bytes_ = 0;  // that each rank gives
   std::vector<Exchange> exchanges_;
   std::vector<const std::byte*> payloads_;  // room for one per rank
+  TcpPairs pairs_;
   Deadline deadline_;
   Deadline idle_since_;
   bool is_idle_ = false;
@@ -147,8 +147,11 @@ void TcpTransport::run(const Collective& collective) {
   is_idle_ = false;
   const auto bytes = static_cast<size_t>(collective.send_bytes(size()));
   const Algorithm algorithm = collective.request.algorithm;
-  if (algorithm == Algorithm::kOneShot ||
-      (algorithm == Algorithm::kAuto && prefers_one_shot(bytes))) {
+  const bool small = prefers_one_shot(bytes);
+  if (collective.exchanges() && (!small || collective.counts != nullptr)) {
+    exchange(collective);
+  } else if (algorithm == Algorithm::kOneShot || collective.exchanges() ||
+             (algorithm == Algorithm::kAuto && small)) {
     begin_exchange(collective, collective.send, bytes);
     finish_exchange();
     for (int peer = 0; peer < size(); ++peer) {
@@ -206,6 +209,32 @@ Costs TcpTransport::measure_costs(int rounds) {
   return costs;
 }
 
+// The ranks agree first, and tell each other their counts where these are not the same for all.
+void TcpTransport::exchange(const Collective& collective) {
+  const std::vector<int64_t> own =
+      collective.counts != nullptr ? collective.counts->table() : std::vector<int64_t>();
+  begin_exchange(collective, own.data(), own.size() * sizeof(int64_t));
+  finish_exchange();
+  if (collective.counts != nullptr) {
+    std::vector<const int64_t*> tables(size());
+    for (int peer = 0; peer < size(); ++peer) {
+      tables[peer] = peer == rank()
+                         ? own.data()
+                         : reinterpret_cast<const int64_t*>(exchanges_[peer].payload.data());
+    }
+    check_tables(collective, tables);
+  }
+  pairs_.exchange(collective);
+}
+
+void TcpTransport::run(std::span<Transfer* const> transfers) {
+  if (cancelled_.load()) {
+    throw Error(ErrorCode::kCancelled, transfers[0]->request.name(),
+                "the communicator was aborted");
+  }
+  pairs_.run(transfers);
+}
+
 void TcpTransport::begin_exchange(const Collective& collective, const void* payload,
                                   size_t send_bytes) {
   mine_ = {MessageKind::kArrival, 0, collective.sequence, collective.request.code(),
@@ -224,9 +253,7 @@ void TcpTransport::begin_exchange(const Collective& collective, const void* payl
 
 // What a rank's message holds behind its header.
 size_t TcpTransport::expected_payload(int peer) const {
-  const Request& request = collective_->request;
-  const bool gives = request.kind != Kind::kBroadcast || peer == request.root;
-  return gives ? payload_bytes_ : 0;
+  return collective_->gives(peer) ? payload_bytes_ : 0;
 }
 
 bool TcpTransport::progress() {
@@ -288,6 +315,10 @@ bool TcpTransport::receive(int peer) {
   exchange.received += static_cast<size_t>(bytes);
   if (!header || exchange.received < sizeof(Header)) return true;
   if (exchange.header.kind == MessageKind::kLeft) raise_left(peer, exchange.header);
+  if (exchange.header.kind == MessageKind::kPost) {
+    throw mismatch(collective_->request.name(), {rank(), collective_->request},
+                   {peer, Request::decode(exchange.header.code, exchange.header.count)});
+  }
   if (exchange.header.kind != MessageKind::kArrival || exchange.header.sequence != mine_.sequence) {
     throw Error(ErrorCode::kInternal, collective_->request.name(),
                 concat("rank ", peer, " sent a message out of order"));
@@ -359,10 +390,7 @@ void TcpTransport::raise_left(int peer, const Header& header) {
       text += concat("; ", rank_list(silent), silent.size() == 1 ? " does" : " do", " not answer");
     }
   }
-  const bool about_others =
-      code == ErrorCode::kTimeout || code == ErrorCode::kMismatch || code == ErrorCode::kPeerLost;
-  throw Error(about_others ? code : ErrorCode::kPeerLost, op,
-              concat("rank ", peer, about_others ? " gave up: " : " left: ", text));
+  raise_departure(code, op, peer, text);
 }
 
 void TcpTransport::raise_lost(int peer) {
@@ -502,6 +530,10 @@ void TcpTransport::tell_why(const Failure& why) noexcept {
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank()) continue;
     // Not into the middle of a message: then the connection's end must do.
+    if (pairs_.is_sending_frame(peer)) {
+      shutdown(mesh_.control[peer].get(), SHUT_WR);
+      continue;
+    }
     const bool between = collective_ == nullptr || exchanges_[peer].sent == 0 ||
                          exchanges_[peer].sent == sizeof mine_ + expected_payload(rank());
     const int fd = mesh_.control[peer].get();

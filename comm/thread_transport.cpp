@@ -15,13 +15,13 @@ namespace {
 struct Hub {
   Hub(int size, size_t staging_bytes) : members(new Member[size]()) {
     for (int i = 0; i < size; ++i) {
-      // Not initialised: a rank that stages nothing costs no memory.
-      staging.emplace_back(new std::byte[staging_bytes]);
+      // Pages are made when they are touched: a rank that stages nothing costs no memory.
+      staging.push_back(allocate_pages(staging_bytes));
     }
   }
 
   std::unique_ptr<Member[]> members;
-  std::vector<std::unique_ptr<std::byte[]>> staging;
+  std::vector<std::shared_ptr<void>> staging;
 };
 
 class ThreadTransport final : public SharedGroup {
@@ -29,7 +29,9 @@ class ThreadTransport final : public SharedGroup {
   ThreadTransport(int rank, int size, std::chrono::milliseconds timeout, std::shared_ptr<Hub> hub,
                   bool crowded)
       : SharedGroup(rank, size, timeout), hub_(std::move(hub)) {
-    for (int i = 0; i < size; ++i) peers_[i] = {&hub_->members[i], hub_->staging[i].get()};
+    for (int i = 0; i < size; ++i) {
+      peers_[i] = {&hub_->members[i], static_cast<std::byte*>(hub_->staging[i].get())};
+    }
     crowded_ = crowded;
   }
 

@@ -6,11 +6,13 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
 #include "lockstep/comm/collective.h"
 #include "lockstep/comm/costs.h"
+#include "lockstep/comm/pair_streams.h"
 #include "lockstep/comm/socket.h"
 #include "lockstep/kernels/error.h"
 
@@ -27,6 +29,11 @@ struct Failure {
   static Failure current(std::string_view op);
   [[noreturn]] void raise() const;
 };
+
+// Throws what a rank's leaving means to another, which needed it in `op`: the leaver's own error
+// where that is about a third rank or about all, and otherwise that the leaver is lost.
+[[noreturn]] void raise_departure(ErrorCode code, std::string_view op, int rank,
+                                  std::string_view reason);
 
 // What moves the bytes of one group. Collectives are run by one thread at a time, in order, each
 // after the one before it.
@@ -46,6 +53,11 @@ class Transport {
   // Returns once this rank's part is done: nobody reads or writes its buffers any more. Throws
   // what Communicator promises; kCancelled once cancel() was called.
   virtual void run(const Collective& collective) = 0;
+  // Goes on with transfers to and from single ranks until one of them is done, or nudge() was
+  // called. Throws as run() does.
+  virtual void run(std::span<Transfer* const> transfers) = 0;
+  // From any thread: there are more transfers now.
+  virtual void nudge() noexcept = 0;
   virtual std::shared_ptr<void> allocate(size_t bytes) = 0;
 
   // What the cost model needs to know, measured by all ranks together, each at the same place in

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "absl/container/inlined_vector.h"
 #include "lockstep/comm/shared_await.h"
 #include "lockstep/comm/shared_group.h"
 
@@ -21,6 +22,12 @@ constexpr int64_t kLookBytes = int64_t{256} << 10;
 
 int64_t align_down(int64_t bytes) { return bytes / 64 * 64; }
 
+// Whether `rank`'s recv is written by those who fold, and not by itself alone.
+bool written_by_others(const Collective& collective, int rank) {
+  const Kind kind = collective.request.kind;
+  return kind == Kind::kAllReduce || (kind == Kind::kReduce && collective.takes(rank));
+}
+
 }  // namespace
 
 // Meetings of the staged way: one for each step, and those that fill and empty the pipeline.
@@ -30,7 +37,7 @@ double SharedGroup::staged_meetings(size_t bytes) {
 
 // A staging area has kDepth slots, each with one part for every block of a chunk (what this rank
 // hands over for others to fold) and one part for results.
-size_t SharedGroup::staging_bytes(int size) {
+size_t SharedGroup::chunk_bytes(int size) {
   return static_cast<size_t>(kDepth * 2 * std::max<int64_t>(kPartBytes, 4096 * size));
 }
 
@@ -38,7 +45,7 @@ size_t SharedGroup::staging_bytes(int size) {
 struct SharedGroup::Staging {
   Blocks blocks;
   bool scatters = false;  // blocks are handed over and folded
-  bool gathers = false;   // results are copied out
+  bool gathers = false;   // results are copied out, by those who take them
   bool broadcasts = false;
   int64_t part = 0;   // bytes of half a slot
   int64_t inner = 0;  // bytes of one block's part of a chunk that is handed over
@@ -63,11 +70,8 @@ bool SharedGroup::all_mapped(const Collective& collective) {
   const auto mapped = [](Place place) { return (place & kForeign) == 0; };
   for (int peer = 0; peer < size(); ++peer) {
     const Arrival& theirs = arrival(peer);
-    const bool sends =
-        collective.request.kind != Kind::kBroadcast || peer == collective.request.root;
-    const bool receives = collective.request.kind == Kind::kAllReduce;
-    if (sends && !mapped(theirs.send)) return false;
-    if (receives && !mapped(theirs.recv)) return false;
+    if (collective.gives(peer) && !mapped(theirs.send)) return false;
+    if (written_by_others(collective, peer) && !mapped(theirs.recv)) return false;
   }
   return true;
 }
@@ -80,8 +84,8 @@ void SharedGroup::two_shot(const Collective& collective) {
   const auto bytes = static_cast<size_t>(collective.send_bytes(size()));
   if (all_mapped(collective)) {
     direct(collective);
-  } else if (prefers_reading(bytes)) {
-    read(collective);
+  } else if (collective.request.kind != Kind::kReduce && prefers_reading(bytes)) {
+    read(collective);  // into recv, which every rank must have
   } else {
     staged(collective);
   }
@@ -107,13 +111,14 @@ void SharedGroup::direct(const Collective& collective) {
   };
   std::vector<const std::byte*> sends(size());
   for (int peer = 0; peer < size(); ++peer) {
-    if (kind != Kind::kBroadcast || peer == collective.request.root) sends[peer] = send_of(peer);
+    if (collective.gives(peer)) sends[peer] = send_of(peer);
   }
   auto* recv = static_cast<std::byte*>(collective.recv);
-  std::vector<std::byte*> outputs = {recv};
-  if (kind == Kind::kAllReduce) {
-    for (int peer = 0; peer < size(); ++peer) {
-      if (peer != rank()) outputs.push_back(reach(peer, arrival(peer).recv));
+  std::vector<std::byte*> outputs;
+  if (collective.takes(rank())) outputs.push_back(recv);
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer != rank() && written_by_others(collective, peer)) {
+      outputs.push_back(reach(peer, arrival(peer).recv));
     }
   }
 
@@ -165,7 +170,7 @@ void SharedGroup::staged(const Collective& collective) {
   staging.scatters = collective.folds();
   staging.gathers = kind != Kind::kReduceScatter;
   staging.broadcasts = kind == Kind::kBroadcast;
-  staging.part = static_cast<int64_t>(staging_bytes(size())) / kDepth / 2;
+  staging.part = static_cast<int64_t>(chunk_bytes(size())) / kDepth / 2;
   staging.inner = align_down(staging.scatters ? staging.part / size() : staging.part);
   staging.chunk = staging.inner / element;
   staging.steps = (staging.blocks.size + staging.chunk - 1) / staging.chunk;
@@ -174,17 +179,18 @@ void SharedGroup::staged(const Collective& collective) {
     const auto bytes = static_cast<size_t>(staging.blocks.size * element);
     if (own != collective.send) std::memcpy(own, collective.send, bytes);
   }
+  const bool copies = staging.gathers && collective.takes(rank());
   // Each step's parts are one behind the other, so that the others have done theirs when they are
   // needed.
   for (int64_t step = 0; step < staging.steps + 2; ++step) {
     if (staging.scatters && step < staging.steps) stage(collective, staging, step);
     if (step >= 1 && step - 1 < staging.steps) fold(collective, staging, step - 1);
-    if (staging.gathers && step >= 2) copy(collective, staging, step - 2);
+    if (copies && step >= 2) copy(collective, staging, step - 2);
   }
   chunks_ += static_cast<uint64_t>(staging.steps);
   // What this collective left out counts as done.
   if (!staging.scatters) post(self().staged, chunks_);
-  if (!staging.gathers) post(self().copied, chunks_);
+  if (!copies) post(self().copied, chunks_);
 }
 
 // Hands the others their blocks' next chunk.
@@ -213,7 +219,8 @@ void SharedGroup::fold(const Collective& collective, const Staging& staging, int
   await([&](int peer) {
     const Member& member = *peers_[peer].member;
     return (!staging.scatters || member.staged.value.load() > at) &&
-           (!staging.gathers || member.copied.value.load() + kDepth > at);
+           (!staging.gathers || !collective.takes(peer) ||
+            member.copied.value.load() + kDepth > at);
   });
   const int own = staging.broadcasts ? 0 : rank();
   const int64_t first = staging.first(own, step);
@@ -225,9 +232,11 @@ void SharedGroup::fold(const Collective& collective, const Staging& staging, int
                                    : staging.handed(peers_[peer].staging, at, rank());
     }
     const int64_t base = staging.gathers ? 0 : staging.blocks.begin(rank());
-    void* outputs[2] = {recv + (first - base) * element, result};
-    kernels::Fold::cpu(collective.fold(size()), sources_.data(), outputs, staging.gathers ? 2 : 1,
-                       length);
+    absl::InlinedVector<void*, 2> outputs;
+    if (collective.takes(rank())) outputs.push_back(recv + (first - base) * element);
+    if (staging.gathers) outputs.push_back(result);
+    kernels::Fold::cpu(collective.fold(size()), sources_.data(), outputs.data(),
+                       static_cast<int>(outputs.size()), length);
   } else if (!staging.broadcasts || collective.request.root == rank()) {
     std::memcpy(result, send + (first - staging.blocks.begin(own)) * element, length * element);
   }

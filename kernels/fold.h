@@ -16,19 +16,31 @@ namespace lockstep::kernels {
 //            divided with truncation toward zero; bool: and (the average of 0s and 1s, truncated)
 //   min, max NaN if any input is NaN; bool: and, or
 //   product  integers wrap; bool: and
+//   and, or  bit by bit for integers; bool: logical; not for floats (is_defined)
 //
 // f16 and bf16 are summed, averaged and multiplied in f32 and rounded once, to nearest even. A NaN
 // that comes out of sum, avg or product is the quiet NaN with no payload, whatever went in, so that
 // its bits do not depend on the order of operands in an instruction.
-enum class FoldOp : uint8_t { kSum = 0, kAvg = 1, kMin = 2, kMax = 3, kProduct = 4 };
+enum class FoldOp : uint8_t {
+  kSum = 0,
+  kAvg = 1,
+  kMin = 2,
+  kMax = 3,
+  kProduct = 4,
+  kAnd = 5,
+  kOr = 6,
+};
 
-inline constexpr int kFoldOpCount = 5;
+inline constexpr int kFoldOpCount = 7;
 
-// "sum", "avg", "min", "max", "prod".
+// "sum", "avg", "min", "max", "prod", "and", "or".
 std::string_view name(FoldOp op);
 
 // Reads the names above, "mean" and "product". Throws Error(kInvalidArgument) that lists the names.
 FoldOp parse_fold_op(std::string_view text);
+
+// False for kAnd and kOr of floats, which every kernel below refuses with kInvalidArgument.
+bool is_defined(FoldOp op, DType dtype);
 
 // What is folded: one input of `dtype` from each of `ranks` ranks, in an order that the caller
 // fixes. REQUIRES: ranks >= 1.

@@ -19,7 +19,7 @@
 namespace lockstep::kernels {
 namespace {
 
-constexpr std::string_view kNames[kFoldOpCount] = {"sum", "avg", "min", "max", "prod"};
+constexpr std::string_view kNames[kFoldOpCount] = {"sum", "avg", "min", "max", "prod", "and", "or"};
 
 // Elements per pass of a fold: partial results of a pass stay in the first-level cache.
 constexpr int64_t kPass = 1024;
@@ -127,7 +127,7 @@ class Rule {
 
   LOCKSTEP_INLINE Partial join(Partial partial, Input input) const {
     if constexpr (std::is_same_v<T, bool>) {
-      constexpr bool either = J == Join::kSum || J == Join::kMax;
+      constexpr bool either = J == Join::kSum || J == Join::kMax || J == Join::kOr;
       const uint8_t a = value_of<T>(partial);
       const uint8_t b = value_of<T>(input);
       return static_cast<uint8_t>(either ? a | b : a & b);
@@ -137,6 +137,8 @@ class Rule {
       using U = std::make_unsigned_t<std::common_type_t<T, int>>;
       const U a = static_cast<U>(partial);
       const U b = static_cast<U>(input);
+      if constexpr (J == Join::kAnd) return static_cast<Partial>(a & b);
+      if constexpr (J == Join::kOr) return static_cast<Partial>(a | b);
       return static_cast<Partial>(J == Join::kProduct ? a * b : a + b);
     } else {
       return J == Join::kProduct ? partial * begin(input) : partial + begin(input);
@@ -262,6 +264,15 @@ decltype(auto) visit_rule(const FoldSpec& spec, const F& f) {
         return f(Rule<T, Join::kMax>(spec.ranks));
       case FoldOp::kProduct:
         return f(Rule<T, Join::kProduct>(spec.ranks));
+      case FoldOp::kAnd:
+        if constexpr (!is_floating_v<T>) return f(Rule<T, Join::kAnd>(spec.ranks));
+        break;
+      case FoldOp::kOr:
+        if constexpr (!is_floating_v<T>) return f(Rule<T, Join::kOr>(spec.ranks));
+        break;
+    }
+    if (!is_defined(spec.op, spec.dtype)) {
+      throw Error(ErrorCode::kInvalidArgument, "fold", "\"and\" and \"or\" are not for floats");
     }
     throw Error(ErrorCode::kInvalidArgument, "fold", "a value that is not a FoldOp");
   });
@@ -284,6 +295,10 @@ FoldOp parse_fold_op(std::string_view text) {
   for (std::string_view known : kNames) message.append(" ").append(known);
   throw Error(ErrorCode::kInvalidArgument, "op",
               message.append(", got '").append(text).append("'"));
+}
+
+bool is_defined(FoldOp op, DType dtype) {
+  return (op != FoldOp::kAnd && op != FoldOp::kOr) || !is_floating(dtype);
 }
 
 size_t partial_size(DType dtype, FoldOp op) {

@@ -18,7 +18,7 @@
 namespace lockstep::kernels {
 
 // How elements are joined; kAvgExact is the average over a power of two, which divides by scaling.
-enum class Join { kSum, kAvgExact, kAvg, kMin, kMax, kProduct };
+enum class Join { kSum, kAvgExact, kAvg, kMin, kMax, kProduct, kAnd, kOr };
 
 // Elements in a step of the vector loops, which take whole steps alone.
 inline constexpr int64_t kLanes = 16;

@@ -19,8 +19,22 @@ namespace lockstep::comm {
 inline constexpr DType kAllDTypes[] = {DType::kF32,  DType::kF64,  DType::kF16,
                                        DType::kBF16, DType::kI64,  DType::kI32,
                                        DType::kU8,   DType::kBool, DType::kI8};
-inline constexpr ReduceOp kAllOps[] = {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kMin,
-                                       ReduceOp::kMax, ReduceOp::kProduct};
+
+inline std::vector<ReduceOp> ops_of(DType dtype) {
+  std::vector<ReduceOp> ops;
+  for (int i = 0; i < kernels::kFoldOpCount; ++i) {
+    const auto op = static_cast<ReduceOp>(i);
+    if (kernels::is_defined(op, dtype)) ops.push_back(op);
+  }
+  return ops;
+}
+
+// Instrumented code is many times slower: less of the same there.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
 
 using Bytes = std::vector<std::byte>;
 
@@ -76,17 +90,21 @@ T folded(const std::vector<T>& values, ReduceOp op) {
       all = all && value;
       any = any || value;
     }
-    return op == ReduceOp::kSum || op == ReduceOp::kMax ? any : all;
+    return op == ReduceOp::kSum || op == ReduceOp::kMax || op == ReduceOp::kOr ? any : all;
   } else if constexpr (std::is_integral_v<T>) {
     __int128 sum = 0;
     uint64_t product = 1;
     T low = values[0];
     T high = values[0];
+    T ones = values[0];
+    T either = values[0];
     for (const T value : values) {
       sum += value;
       product *= static_cast<uint64_t>(value);
       low = std::min(low, value);
       high = std::max(high, value);
+      ones = static_cast<T>(ones & value);
+      either = static_cast<T>(either | value);
     }
     switch (op) {
       case ReduceOp::kSum:
@@ -99,6 +117,10 @@ T folded(const std::vector<T>& values, ReduceOp op) {
         return high;
       case ReduceOp::kProduct:
         return static_cast<T>(product);
+      case ReduceOp::kAnd:
+        return ones;
+      case ReduceOp::kOr:
+        return either;
     }
   } else {
     using Wide = std::conditional_t<is_reduced_float_v<T>, float, T>;
@@ -157,6 +179,11 @@ inline std::vector<Path> all_paths() {
   return {{"thread", ""}, {"thread", "ring"}, {"thread", "two_shot"}, {"thread", "one_shot"},
           {"shm", ""},    {"shm", "ring"},    {"shm", "two_shot"},    {"shm", "one_shot"},
           {"tcp", ""},    {"tcp", "ring"},    {"tcp", "one_shot"},    {"mixed", "ring"}};
+}
+
+// For the names of tests.
+inline std::string path_name(const Path& path) {
+  return path.transport + "_" + (path.algorithm.empty() ? "auto" : path.algorithm);
 }
 
 inline Options options_of(const Path& path,

@@ -41,12 +41,8 @@ class Failures : public ::testing::TestWithParam<Path> {
   }
 };
 
-std::string path_name(const ::testing::TestParamInfo<Path>& info) {
-  return info.param.transport + "_" +
-         (info.param.algorithm.empty() ? "auto" : info.param.algorithm);
-}
-
-INSTANTIATE_TEST_SUITE_P(All, Failures, ::testing::ValuesIn(all_paths()), path_name);
+INSTANTIATE_TEST_SUITE_P(All, Failures, ::testing::ValuesIn(all_paths()),
+                         [](const auto& one) { return path_name(one.param); });
 
 TEST_P(Failures, RanksThatDisagreeAreAllToldWhoAskedForWhat) {
   using Call = std::function<void(Communicator&, float*)>;
