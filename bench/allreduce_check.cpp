@@ -42,6 +42,12 @@ bool is_right(T got, const int64_t* inputs, int ranks, ReduceOp op) {
       case ReduceOp::kProduct:
         want = static_cast<int64_t>(static_cast<uint64_t>(want) * static_cast<uint64_t>(inputs[r]));
         break;
+      case ReduceOp::kAnd:
+        want &= inputs[r];
+        break;
+      case ReduceOp::kOr:
+        want |= inputs[r];
+        break;
     }
   }
   if constexpr (std::is_same_v<T, bool>) {
@@ -51,7 +57,8 @@ bool is_right(T got, const int64_t* inputs, int ranks, ReduceOp op) {
       all = all && inputs[r] != 0;
       any = any || inputs[r] != 0;
     }
-    return got == (op == ReduceOp::kSum || op == ReduceOp::kMax ? any : all);
+    const bool either = op == ReduceOp::kSum || op == ReduceOp::kMax || op == ReduceOp::kOr;
+    return got == (either ? any : all);
   } else if constexpr (std::is_integral_v<T>) {
     return got == static_cast<T>(op == ReduceOp::kAvg ? want / ranks : want);
   } else {
