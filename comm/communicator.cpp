@@ -7,6 +7,7 @@
 #include "lockstep/comm/collective.h"
 #include "lockstep/comm/communicator_maker.h"
 #include "lockstep/comm/operation_queue.h"
+#include "lockstep/comm/reunion.h"
 #include "lockstep/comm/text.h"
 
 namespace lockstep::comm {
@@ -106,7 +107,10 @@ Communicator::Communicator(std::shared_ptr<OperationQueue> queue, Algorithm algo
       algorithm_(algorithm),
       lineage_(std::make_unique<const Lineage>(std::move(lineage))) {}
 
-Communicator::~Communicator() { queue_->close(); }
+Communicator::~Communicator() {
+  queue_->close();
+  if (lineage_->threads != nullptr) lineage_->threads->leave(rank());
+}
 
 int Communicator::rank() const { return queue_->transport().rank(); }
 int Communicator::size() const { return queue_->transport().size(); }

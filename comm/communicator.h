@@ -166,6 +166,15 @@ class Communicator {
   // The same ranks once more, so that two parts of a program do not disturb each other's order.
   std::shared_ptr<Communicator> duplicate() { return split(0); }
 
+  // A new communicator for the ranks of this one that are still there, in the same order; this one
+  // is aborted. Called after an error by every rank that means to go on, however each failed, and
+  // wherever the store was: each rank keeps a place for the others to meet. The new group is those
+  // who called it. It waits for a rank that has neither called nor died nor destroyed its
+  // communicators, `wait` at most (zero: timeout()), and then goes on without it; a rank that comes
+  // later has kTimeout. Where a rank dies while the group is made, all have an error, and may call
+  // it again. Throws what connect() throws.
+  std::shared_ptr<Communicator> shrink(std::chrono::milliseconds wait = {});
+
   // "thread", "shm", "tcp" or "mixed".
   std::string transport() const;
   std::chrono::milliseconds timeout() const;
@@ -185,6 +194,7 @@ class Communicator {
   const std::shared_ptr<OperationQueue> queue_;
   const Algorithm algorithm_;
   const std::unique_ptr<const Lineage> lineage_;
+  int shrinks_ = 0;  // calls so far
 };
 
 // The group of all ranks, from the environment (world.h); of this process alone where there is no

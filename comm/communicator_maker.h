@@ -9,9 +9,14 @@
 
 namespace lockstep::comm {
 
+struct ReunionPlaces;  // reunion.h
+class ThreadReunion;
+
 // Where a communicator comes from: what its descendants are made of.
 struct Lineage {
-  std::shared_ptr<Store> store;  // null between threads, and for one rank
+  std::shared_ptr<Store> store;            // null between threads, and for one rank
+  std::shared_ptr<ReunionPlaces> places;   // likewise
+  std::shared_ptr<ThreadReunion> threads;  // of threads alone
   Options options;
   std::vector<int> world_ranks;  // by rank
 };
@@ -26,7 +31,9 @@ struct CommunicatorMaker {
 };
 
 // connect() for a group whose ranks have other numbers in the world; options.name is the group's.
+// `places` are the world's; null where the group is the world, which makes them.
 std::shared_ptr<Communicator> connect_group(const World& group, std::shared_ptr<Store> store,
-                                            const Options& options, std::vector<int> world_ranks);
+                                            const Options& options, std::vector<int> world_ranks,
+                                            std::shared_ptr<ReunionPlaces> places);
 
 }  // namespace lockstep::comm

@@ -19,7 +19,9 @@
 #include "lockstep/comm/communicator.h"
 #include "lockstep/comm/communicator_maker.h"
 #include "lockstep/comm/costs.h"
+#include "lockstep/comm/interface.h"
 #include "lockstep/comm/log.h"
+#include "lockstep/comm/reunion.h"
 #include "lockstep/comm/shm_transport.h"
 #include "lockstep/comm/tcp_transport.h"
 #include "lockstep/comm/text.h"
@@ -198,8 +200,9 @@ Agreed agree(const Meeting& meeting, const Options& options, Deadline deadline) 
   return {transport, std::move(hosts)};
 }
 
+// `places` are made where there are none yet.
 std::unique_ptr<Transport> meet(const World& world, std::shared_ptr<Store> store,
-                                const Options& options) {
+                                const Options& options, std::shared_ptr<ReunionPlaces>& places) {
   const std::chrono::milliseconds timeout = timeout_of(options);
   const Deadline deadline = deadline_after(timeout);
   check(store != nullptr, kOp, "a world of several ranks needs a store to meet in");
@@ -217,10 +220,24 @@ std::unique_ptr<Transport> meet(const World& world, std::shared_ptr<Store> store
     if (world.rank == 0) store->set(secret_key, random_token());
     meeting.secret = store->get(secret_key, std::chrono::milliseconds(poll_ms(deadline)));
 
+    const bool makes_places = places == nullptr;
+    if (makes_places) {
+      const std::string host = reachable_address(store->endpoint());
+      places = std::make_shared<ReunionPlaces>();
+      places->secret = meeting.secret;
+      places->own =
+          std::make_unique<StoreServer>(StoreServer::Options{host, 0, meeting.secret, ""});
+      set_own(meeting, "place", to_string(Endpoint{host, places->own->port()}));
+    }
     const bool crowded = world.local_size > sysconf(_SC_NPROCESSORS_ONLN);
     std::unique_ptr<Transport> made_transport = agreed.transport == "shm"
                                                     ? make_shm_transport(meeting)
                                                     : make_tcp_transport(meeting, crowded);
+    if (makes_places) {
+      for (const std::string& place : get_of_all(meeting, "place", deadline)) {
+        places->stores.push_back(parse_endpoint(place, kOp));
+      }
+    }
     tune(*made_transport, options);
     store->barrier(concat(prefix, "ready"), world.rank, world.size,
                    std::chrono::milliseconds(poll_ms(deadline)));
@@ -266,21 +283,23 @@ std::shared_ptr<Communicator> connect(const World& world, std::shared_ptr<Store>
   check(world.size >= 1 && world.rank >= 0 && world.rank < world.size, kOp, [&] {
     return concat("want a rank in [0, world size), got rank ", world.rank, " of ", world.size);
   });
-  return connect_group(world, std::move(store), options, ranks_up_to(world.size));
+  return connect_group(world, std::move(store), options, ranks_up_to(world.size), nullptr);
 }
 
 std::shared_ptr<Communicator> connect_group(const World& group, std::shared_ptr<Store> store,
-                                            const Options& options, std::vector<int> world_ranks) {
+                                            const Options& options, std::vector<int> world_ranks,
+                                            std::shared_ptr<ReunionPlaces> places) {
   std::unique_ptr<Transport> transport;
   if (group.size > 1) {
-    transport = meet(group, store, options);
+    transport = meet(group, store, options, places);
   } else {
     transport_name(options);
     transport = std::move(make_thread_transports(1, timeout_of(options))[0]);
   }
   const Algorithm algorithm = algorithm_of(options);
-  return CommunicatorMaker::make(std::move(transport), algorithm,
-                                 {std::move(store), options, std::move(world_ranks)});
+  return CommunicatorMaker::make(
+      std::move(transport), algorithm,
+      {std::move(store), std::move(places), nullptr, options, std::move(world_ranks)});
 }
 
 std::shared_ptr<Communicator> init(const Options& options) {
@@ -298,6 +317,7 @@ void run_ranks(int n, const std::function<void(Communicator&)>& fn, const Option
   const bool threads = wanted.empty() || wanted == "thread" || n == 1;
 
   std::vector<std::unique_ptr<Transport>> transports;
+  const auto reunion = std::make_shared<ThreadReunion>(n);
   std::unique_ptr<StoreServer> server;
   const std::string token = random_token();
   if (threads) {
@@ -313,8 +333,9 @@ void run_ranks(int n, const std::function<void(Communicator&)>& fn, const Option
       std::shared_ptr<Communicator> communicator;
       if (threads) {
         tune(*transports[rank], options);
-        communicator = CommunicatorMaker::make(std::move(transports[rank]), algorithm,
-                                               {nullptr, options, ranks_up_to(n)});
+        communicator =
+            CommunicatorMaker::make(std::move(transports[rank]), algorithm,
+                                    {nullptr, nullptr, reunion, options, ranks_up_to(n)});
       } else {
         World world{rank, n, rank, n, "127.0.0.1", server->port(), true, token, ""};
         communicator = connect(world, Store::connect(world, timeout_of(options)), options);

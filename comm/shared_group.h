@@ -187,7 +187,7 @@ class SharedGroup : public Transport, private RingLink, private PairLink {
   void wait(bool to_send, bool to_receive) final;
 
   std::atomic<bool> cancelled_{false};
-  bool bells_due_ = false;                  // of store_before_await()
+  bool bells_due_ = false;  // of store_before_await()
   std::atomic<bool> nudged_{false};
   std::string_view op_;  // of the collective that is run
   Request asked_;        // of it, or of the first transfer

@@ -8,6 +8,7 @@
 #include "lockstep/comm/collective.h"
 #include "lockstep/comm/communicator.h"
 #include "lockstep/comm/communicator_maker.h"
+#include "lockstep/comm/reunion.h"
 #include "lockstep/comm/text.h"
 #include "lockstep/comm/thread_transport.h"
 
@@ -29,8 +30,11 @@ struct Outcome {
   std::array<char, 252> message;
 };
 
-// The threads of a group have their transports from its first rank, in whose memory they lie.
-using Transports = std::vector<std::unique_ptr<Transport>>;
+// What the threads of a group have from its first rank, in whose memory it lies.
+struct Offer {
+  std::vector<std::unique_ptr<Transport>> transports;  // by rank
+  std::shared_ptr<ThreadReunion> reunion;
+};
 
 uint64_t random_number() {
   std::random_device device;
@@ -91,19 +95,24 @@ std::shared_ptr<Communicator> Communicator::split(int color, int key) {
       failure = Failure::current(kOp);
     }
   };
-  Transports transports;
+  Offer offer;
   const bool threads = transport() == "thread";
   attempt([&] {
-    if (!threads) made = connect_group(group, lineage_->store, options, world_ranks);
-    if (threads && first == rank()) transports = make_thread_transports(group.size, timeout());
+    if (!threads) {
+      made = connect_group(group, lineage_->store, options, world_ranks, lineage_->places);
+    } else if (first == rank()) {
+      offer.reunion = std::make_shared<ThreadReunion>(group.size);
+      offer.transports = make_thread_transports(group.size, timeout());
+    }
   });
   if (threads) {
     // The first ranks keep what they show until all have told their outcome.
-    const std::vector<Transports*> shown = tell_all(&transports);
+    const std::vector<Offer*> offers = tell_all(&offer);
     attempt([&] {
-      check(!shown[first]->empty(), kOp, "the group's first rank could not make it");
-      made = CommunicatorMaker::make(std::move((*shown[first])[group.rank]), algorithm_,
-                                     {nullptr, options, world_ranks});
+      const Offer& mine = *offers[first];
+      check(!mine.transports.empty(), kOp, "the group's first rank could not make it");
+      made = CommunicatorMaker::make(std::move(offers[first]->transports[group.rank]), algorithm_,
+                                     {nullptr, nullptr, mine.reunion, options, world_ranks});
     });
   }
 
