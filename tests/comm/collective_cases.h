@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <string>
 #include <type_traits>
@@ -150,8 +151,11 @@ T folded(const std::vector<T>& values, ReduceOp op) {
   return values[0];
 }
 
-// What an all-reduce (blocks of_all) or a reduce-scatter (of_each) makes of input_of().
-inline Bytes folded_inputs(DType dtype, ReduceOp op, const Blocks& blocks) {
+// What an all-reduce (blocks of_all) or a reduce-scatter (of_each) makes of input_of(), where rank
+// r gave what input_of() has for key(r).
+inline Bytes folded_inputs(
+    DType dtype, ReduceOp op, const Blocks& blocks,
+    const std::function<int(int)>& key = [](int rank) { return rank; }) {
   Bytes out(static_cast<size_t>(blocks.count) * size_of(dtype));
   visit_dtype(dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
@@ -159,7 +163,7 @@ inline Bytes folded_inputs(DType dtype, ReduceOp op, const Blocks& blocks) {
     for (int block = 0; block < blocks.ranks; ++block) {
       for (int64_t i = blocks.begin(block); i < blocks.end(block); ++i) {
         for (int k = 0; k < blocks.ranks; ++k) {
-          values[k] = input_value<T>(blocks.order(block, k), i);
+          values[k] = input_value<T>(key(blocks.order(block, k)), i);
         }
         const T value = folded<T>(values, op);
         std::memcpy(out.data() + static_cast<size_t>(i) * sizeof(T), &value, sizeof(T));

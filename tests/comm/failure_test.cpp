@@ -267,6 +267,25 @@ TEST(Communicators, RanksThatWantDifferentTransportsAreTold) {
   for (std::thread& rank : ranks) rank.join();
 }
 
+TEST(Communicators, WhatFailsOnOneRankFailsOnAllAtOnce) {
+  StoreServer server({"127.0.0.1", 0, "t", ""});
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 3; ++rank) {
+    ranks.emplace_back([&, rank] {
+      World world{rank, 3, rank, 3, "127.0.0.1", server.port(), true, "t", ""};
+      Options options = options_of({"shm", rank == 1 ? "magic" : ""});
+      const Outcome outcome =
+          failure_of([&] { connect(world, Store::connect(world, options.timeout), options); });
+      EXPECT_EQ(outcome.code, rank == 1 ? ErrorCode::kInvalidArgument : ErrorCode::kPeerLost);
+      EXPECT_THAT(outcome.what, HasSubstr("ring two_shot one_shot, got \"magic\""));
+      if (rank != 1) {
+        EXPECT_THAT(outcome.what, HasSubstr("rank 1 could not join"));
+      }
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+}
+
 TEST(Communicators, ARankThatNeverJoinsIsNamed) {
   StoreServer server({"127.0.0.1", 0, "t", ""});
   World world{0, 3, 0, 3, "127.0.0.1", server.port(), true, "t", ""};
