@@ -26,8 +26,7 @@ struct GradBucket {
 //   model.set_comm_hook(std::make_shared<CastHook>(DType::kBF16));
 //
 // Buckets are started in order while backward goes on, each as soon as it is full, and finished in
-// order at backward's end; on every rank alike, so that both may call collectives of `group`. After
-// the first backward the buckets are laid out anew, once: parameters are known by their names. A
+// order at backward's end; on every rank alike, so that both may call collectives of `group`. A
 // gradient that missed its bucket (see Reducer) goes around the hook.
 //
 // Used from the thread that runs backward. What start() or finish() throws comes out of backward(),

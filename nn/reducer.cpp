@@ -29,6 +29,7 @@ Reducer::Reducer(NamedTensors parameters, std::shared_ptr<comm::Communicator> gr
   std::vector<size_t> order(slots_.size());
   std::iota(order.rbegin(), order.rend(), 0);
   lay_out(order);
+  reset();
   for (size_t i = 0; i < slots_.size(); ++i) {
     slots_[i].hook = slots_[i].parameter.register_post_accumulate_hook(
         [this, i](const Tensor&) { on_accumulated(i); });
@@ -93,8 +94,8 @@ void Reducer::lay_out(const std::vector<size_t>& order) {
       offset += count;
       if (slot.parameter.has_grad()) place(slot);
     }
+    bucket.missing = bucket.slots.size();
   }
-  reset();
 }
 
 void Reducer::set_comm_hook(std::shared_ptr<CommHook> hook) {
@@ -211,7 +212,10 @@ void Reducer::place(Slot& slot) {
   }
 }
 
+// None goes out before the buckets have their final layout: the order in which an element is summed
+// depends on its place, and a run that is resumed must give the bits of one that never stopped.
 void Reducer::launch_complete_buckets() {
+  if (!order_adopted_) return;
   while (next_bucket_ < buckets_.size() && buckets_[next_bucket_].missing == 0) {
     launch(buckets_[next_bucket_++]);
   }
@@ -242,6 +246,7 @@ void Reducer::complete(Bucket& bucket) {
 
 void Reducer::finish() {
   NoGrad no_grad;
+  if (!order_adopted_) adopt_first_order();
   for (size_t b = next_bucket_; b < buckets_.size(); ++b) {
     for (size_t i : buckets_[b].slots) {
       Slot& slot = slots_[i];
@@ -281,7 +286,6 @@ void Reducer::finish() {
       slot.parameter.set_grad(slot.view);
     }
   }
-  if (!order_adopted_) adopt_first_order();
 }
 
 // Collective. The average of sums is the sum of averages.

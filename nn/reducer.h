@@ -22,9 +22,10 @@ struct ReducerOptions {
 // Distributed", VLDB 2020, section 3.2.3).
 //
 // Gradients live in buckets, and a bucket is reduced as soon as backward has filled it; buckets go
-// out in the same order on every rank. Any backward that reaches a parameter is averaged, whichever
-// forward made its graph. At its end the ranks agree on which gradients there are: one that no rank
-// has stays null, one that only some have is averaged with zeros for the rest.
+// out in the same order on every rank: that in which rank 0's first backward completed gradients,
+// for which the first one waits until its end. Any backward that reaches a parameter is averaged,
+// whichever forward made its graph. At its end the ranks agree on which gradients there are: one
+// that no rank has stays null, one that only some have is averaged with zeros for the rest.
 //
 // A backward() inside of a backward (gradient checkpointing) may reach a parameter several times.
 // What comes after its bucket has gone out is averaged on its own at the end; from then on the

@@ -104,7 +104,7 @@ Course run(const Plan& plan, const std::filesystem::path& folder) {
 }
 
 TEST(CheckpointResume, AnInterruptedRunGoesOnWithTheSameBits) {
-  for (const int ranks : {1, 2}) {
+  for (const int ranks : {1, 2, 3}) {
     const TemporaryDirectory dir;
     const Course whole = run({.ranks = ranks}, dir / "whole");
     run({.ranks = ranks, .steps = kInterrupted}, dir / "interrupted");
