@@ -42,7 +42,7 @@ Tensor unary(const Tensor& x) {
 
 template <class Op>
 Tensor binary(const Tensor& a, const Tensor& b) {
-  if (a.dtype() != b.dtype() && Autocast::is_enabled()) {
+  if (Autocast::is_enabled() && a.dtype() != b.dtype()) {
     const Tensor wide = autocast_wider(a, b);
     if (!wide.is_same(a)) return binary<Op>(wide, autocast_wider(b, a));
     if (const Tensor other = autocast_wider(b, a); !other.is_same(b)) return binary<Op>(a, other);

@@ -23,6 +23,7 @@
 #include "lockstep/comm/communicator.h"
 #include "lockstep/comm/store.h"
 #include "lockstep/kernels/error.h"
+#include "lockstep/kernels/parallel.h"
 #include "lockstep/nn/checkpoint.h"
 
 namespace lockstep::nn {
@@ -171,6 +172,8 @@ void expect_a_way_on(const fs::path& folder) {
 
 TEST(CheckpointCrash, AWriterKilledAtAnySystemCallLeavesTheOldOrTheNew) {
   if (!may_trace()) GTEST_SKIP() << "this machine does not allow ptrace";
+  set_num_threads(
+      1);  // a child of fork() has none of its parent's OpenMP threads, and waits for them
   OldFolder old;
   // A new step beside the old one, which then goes; and the same step again.
   for (const int64_t step : {20, 10}) {
@@ -231,6 +234,8 @@ TEST(CheckpointCrash, AWriterKilledAtAnySystemCallLeavesTheOldOrTheNew) {
 
 TEST(CheckpointCrash, ARankKilledAtAnyFileCallOfAShardedSaveLeavesTheOldOrTheNew) {
   if (!may_trace()) GTEST_SKIP() << "this machine does not allow ptrace";
+  set_num_threads(
+      1);  // a child of fork() has none of its parent's OpenMP threads, and waits for them
   OldFolder old;
   for (const int victim : {0, 1}) {
     int killed = 0;
