@@ -480,11 +480,12 @@ void TcpTransport::idle(bool to_send, bool to_receive) {
   }
   if (to_send && !mesh_.to_next->watch(fds)) return;
   if (to_receive && !mesh_.from_before->watch(fds)) return;
-  const int changed = poll(fds.data(), fds.size(), poll_ms(deadline_));
+  poll(fds.data(), fds.size(), poll_ms(deadline_));
   if (cancelled_.load()) {
     throw Error(ErrorCode::kCancelled, collective_->request.name(), "the communicator was aborted");
   }
-  if (changed == 0 && Clock::now() >= deadline_) raise_late(to_send, to_receive);
+  // Also where a socket says over and over that it is ready and nothing moves.
+  if (Clock::now() >= deadline_) raise_late(to_send, to_receive);
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank()) continue;
     const Exchange& exchange = exchanges_[peer];
