@@ -36,13 +36,15 @@ constexpr int kMaxSockets = 16;
 
 enum class Purpose : int32_t { kControl = 0, kRing = 1 };
 
-// What a rank says once it has proved itself.
+// What a rank says once it has proved itself. It is answered by kTaken once the connection is in
+// its place: until then it may be dropped for a stranger's sake, and the rank calls again.
 struct Introduction {
   int32_t rank = -1;
   Purpose purpose = Purpose::kControl;
   int32_t index = 0;  // among `count` sockets of a hop
   int32_t count = 1;
 };
+constexpr char kTaken = 'T';
 
 std::string context_of(const Meeting& meeting, int rank) {
   return concat(meeting.prefix, "tcp/", rank);
@@ -152,17 +154,26 @@ class Answering {
     }
     const std::lock_guard lock(mutex_);
     std::erase(open_, number);
-    if (!proved) return;
-    const bool caller = said.rank > meeting_.rank && said.rank < meeting_.size;
-    if (said.purpose == Purpose::kControl && caller && !mesh_.control[said.rank]) {
-      mesh_.control[said.rank] = std::move(fd);
-    } else if (said.purpose == Purpose::kRing && said.rank == before() && said.count >= 1 &&
-               said.count <= kMaxSockets && said.index >= 0 && said.index < said.count) {
-      if (ring_.empty()) ring_.resize(said.count);
-      const auto index = static_cast<size_t>(said.index);
-      if (index < ring_.size() && !ring_[index]) ring_[index] = std::move(fd);
-    }
+    Fd* const place = proved ? place_of(said) : nullptr;
+    if (place == nullptr || *place) return;
+    if (::send(fd.get(), &kTaken, 1, MSG_NOSIGNAL | MSG_DONTWAIT) != 1) return;
+    *place = std::move(fd);
     changed_.notify_all();
+  }
+
+  // Where the connection of who says this goes; null where it has no place. REQUIRES: locked.
+  Fd* place_of(const Introduction& said) {
+    if (said.purpose == Purpose::kControl) {
+      const bool caller = said.rank > meeting_.rank && said.rank < meeting_.size;
+      return caller ? &mesh_.control[said.rank] : nullptr;
+    }
+    if (said.purpose != Purpose::kRing || said.rank != before() || said.count < 1 ||
+        said.count > kMaxSockets || said.index < 0 || said.index >= said.count) {
+      return nullptr;
+    }
+    if (ring_.empty()) ring_.resize(said.count);
+    const auto index = static_cast<size_t>(said.index);
+    return index < ring_.size() ? &ring_[index] : nullptr;
   }
 
   const Meeting& meeting_;
@@ -181,6 +192,7 @@ class Answering {
 
 Fd call(const Meeting& meeting, int peer, const Endpoint& where, Introduction introduction,
         Deadline deadline) {
+  introduction.rank = meeting.rank;
   const std::string who = concat("rank ", peer, " at ", to_string(where));
   Fd fd;
   std::string reason = "no answer";
@@ -190,6 +202,9 @@ Fd call(const Meeting& meeting, int peer, const Endpoint& where, Introduction in
       if (fd) {
         authenticate_as_connector(fd, meeting.secret, context_of(meeting, peer), deadline, kOp,
                                   who);
+        write_full(fd, &introduction, sizeof introduction, deadline, kOp, who);
+        char taken = 0;
+        read_full(fd, &taken, 1, deadline, kOp, who);
       }
     } catch (const Error& error) {
       // It drops connections where strangers make too many; where it died, the group fails.
@@ -205,8 +220,6 @@ Fd call(const Meeting& meeting, int peer, const Endpoint& where, Introduction in
     }
     std::this_thread::sleep_for(kLook);
   }
-  introduction.rank = meeting.rank;
-  write_full(fd, &introduction, sizeof introduction, deadline, kOp, who);
   return fd;
 }
 

@@ -27,12 +27,24 @@ void Adam::add_group(NamedTensors parameters, const AdamOptions& options) {
   append_group(std::move(parameters), numbers(options));
 }
 
-AdamW::AdamW(NamedTensors parameters, const AdamWOptions& options) : Adam(true) {
+AdamW::AdamW(NamedTensors parameters, const AdamWOptions& options) : Adam(Kind::kAdamW) {
   add_group(std::move(parameters), options);
 }
 
 void AdamW::add_group(NamedTensors parameters, const AdamWOptions& options) {
   append_group(std::move(parameters), numbers(options));
+}
+
+LAMB::LAMB(NamedTensors parameters, const LAMBOptions& options) : Adam(Kind::kLAMB) {
+  add_group(std::move(parameters), options);
+}
+
+void LAMB::add_group(NamedTensors parameters, const LAMBOptions& options) {
+  append_group(std::move(parameters), numbers(options));
+}
+
+std::string_view Adam::kind_name() const {
+  return kind_ == Kind::kAdam ? "Adam" : kind_ == Kind::kAdamW ? "AdamW" : "LAMB";
 }
 
 std::vector<Optimizer::StateKind> Adam::state_kinds() const {
@@ -44,7 +56,7 @@ void Adam::check_options(const Group& group) const {
   const double beta2 = group.option("beta2");
   check(group.option("lr") >= 0 && group.option("eps") >= 0 && group.option("weight_decay") >= 0 &&
             beta1 >= 0 && beta1 < 1 && beta2 >= 0 && beta2 < 1,
-        decoupled_ ? "AdamW" : "Adam", [&] {
+        kind_name(), [&] {
           return absl::StrCat(
               "want lr, eps and weight_decay of 0 and more and betas from 0 to "
               "below 1, got ",
@@ -54,12 +66,6 @@ void Adam::check_options(const Group& group) const {
 }
 
 void Adam::update(const Group& group, const std::vector<Entry*>& entries) {
-  const kernels::AdamOptions options = {.lr = group.option("lr"),
-                                        .beta1 = group.option("beta1"),
-                                        .beta2 = group.option("beta2"),
-                                        .eps = group.option("eps"),
-                                        .weight_decay = group.option("weight_decay"),
-                                        .decoupled = decoupled_};
   const std::vector<StateKind> kinds = state_kinds();
   std::vector<Tensor> gradients;
   std::vector<kernels::AdamEntry> list;
@@ -75,8 +81,19 @@ void Adam::update(const Group& group, const std::vector<Entry*>& entries) {
                     .exp_avg_sq = entry->state[kExpAvgSq].view(),
                     .step = entry->state[kStep].item_i64() + 1});
   }
-  const char* op = decoupled_ ? "AdamW" : "Adam";
-  launch<kernels::AdamStep>(entries[0]->parameter.device(), list, options);
+  const Device device = entries[0]->parameter.device();
+  const double lr = group.option("lr"), weight_decay = group.option("weight_decay");
+  const double beta1 = group.option("beta1"), beta2 = group.option("beta2");
+  const double eps = group.option("eps");
+  if (kind_ == Kind::kLAMB) {
+    launch<kernels::LambStep>(device, list,
+                              kernels::LambOptions{lr, beta1, beta2, eps, weight_decay});
+  } else {
+    launch<kernels::AdamStep>(
+        device, list,
+        kernels::AdamOptions{lr, beta1, beta2, eps, weight_decay, kind_ == Kind::kAdamW});
+  }
+  const char* op = kind_name().data();
   for (size_t i = 0; i < entries.size(); ++i) {
     entries[i]->state[kStep].fill_(static_cast<double>(list[i].step));
     entries[i]->state[kExpAvg].mark_changed(op);

@@ -31,6 +31,11 @@ Tensor all_reduce(const Tensor& x, std::shared_ptr<comm::Communicator> group, co
   return recorded ? record_all_reduce(x, std::move(result), std::move(group), op) : result;
 }
 
+comm::Work average_in_place(const Tensor& data, comm::Communicator& group) {
+  void* memory = data.view().data;
+  return group.all_reduce(memory, memory, data.numel(), data.dtype(), comm::ReduceOp::kAvg);
+}
+
 Tensor average_recorded(const Tensor& x, Tensor average,
                         std::shared_ptr<comm::Communicator> group) {
   return record_all_reduce(x, std::move(average), std::move(group), comm::ReduceOp::kAvg);

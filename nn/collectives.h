@@ -13,6 +13,11 @@ namespace lockstep::nn {
 Tensor all_reduce(const Tensor& x, std::shared_ptr<comm::Communicator> group,
                   comm::ReduceOp op = comm::ReduceOp::kSum);
 
+// Collective; starts it. The elements of `data`, which is contiguous and must stay until the work
+// is done, become their average over the group. Not recorded, and not counted as a change in place:
+// call mark_changed() after.
+comm::Work average_in_place(const Tensor& data, comm::Communicator& group);
+
 // Records `average`, which holds the average of x over the group already, as all_reduce would.
 Tensor average_recorded(const Tensor& x, Tensor average, std::shared_ptr<comm::Communicator> group);
 

@@ -9,14 +9,10 @@
 #include "lockstep/core/autograd.h"
 #include "lockstep/core/ops/shape_ops.h"
 #include "lockstep/kernels/text.h"
+#include "lockstep/nn/collectives.h"
 
 namespace lockstep::nn {
 namespace {
-
-comm::Work average(const Tensor& data, comm::Communicator& group) {
-  void* memory = data.view().data;
-  return group.all_reduce(memory, memory, data.numel(), data.dtype(), comm::ReduceOp::kAvg);
-}
 
 // The bucket's gradients as one vector of f32, with what was not sent before.
 Tensor with_errors(const GradBucket& bucket, std::map<std::string, Tensor>& errors) {
@@ -30,6 +26,13 @@ Tensor with_errors(const GradBucket& bucket, std::map<std::string, Tensor>& erro
     offset += count;
   }
   return flat;
+}
+
+// Writes what all ranks' gradients add up to, divided by their number.
+void store_average(GradBucket& bucket, std::vector<float>& sum, int ranks) {
+  const auto share = 1 / static_cast<float>(ranks);
+  for (float& value : sum) value *= share;
+  bucket.data.copy_(Tensor::from(sum, bucket.data.shape()));
 }
 
 void keep_errors(const GradBucket& bucket, const Tensor& flat,
@@ -55,7 +58,7 @@ void CastHook::start(GradBucket& bucket, comm::Communicator& group) {
   const bool cast = own == DType::kF32 || own == DType::kF64;
   InFlight& flight = in_flight_[bucket.index];
   flight.data = cast ? bucket.data.to(dtype_) : bucket.data;
-  flight.work = average(flight.data, group);
+  flight.work = average_in_place(flight.data, group);
 }
 
 void CastHook::finish(GradBucket& bucket, comm::Communicator&) {
@@ -127,9 +130,7 @@ void BlockQuantHook::finish(GradBucket& bucket, comm::Communicator& group) {
           static_cast<float>(codes[i]) * scales[static_cast<size_t>(i / block_size_)];
     }
   }
-  const auto share = 1 / static_cast<float>(group.size());
-  for (float& value : sum) value *= share;
-  bucket.data.copy_(Tensor::from(sum, {count}));
+  store_average(bucket, sum, group.size());
 }
 
 TopKHook::TopKHook(double fraction, bool error_feedback)
@@ -192,9 +193,7 @@ void TopKHook::finish(GradBucket& bucket, comm::Communicator& group) {
       sum[static_cast<size_t>(place)] += value;
     }
   }
-  const auto share = 1 / static_cast<float>(group.size());
-  for (float& value : sum) value *= share;
-  bucket.data.copy_(Tensor::from(sum, {count}));
+  store_average(bucket, sum, group.size());
 }
 
 }  // namespace lockstep::nn

@@ -155,15 +155,19 @@ class Adam : public Optimizer {
   void add_group(NamedTensors parameters, const AdamOptions& options);
 
  protected:
+  // What is done with the moments; its name in errors.
+  enum class Kind { kAdam, kAdamW, kLAMB };
   // Without a group yet.
-  explicit Adam(bool decoupled) : decoupled_(decoupled) {}
+  explicit Adam(Kind kind) : kind_(kind) {}
 
   std::vector<StateKind> state_kinds() const override;
   void check_options(const Group& group) const override;
   void update(const Group& group, const std::vector<Entry*>& entries) override;
 
  private:
-  bool decoupled_ = false;
+  std::string_view kind_name() const;
+
+  Kind kind_ = Kind::kAdam;
 };
 
 struct AdamWOptions {
@@ -192,17 +196,12 @@ struct LAMBOptions {
 
 // Adam's direction, with weight_decay p added to it, and a rate for each tensor: lr |p| / |step|
 // with L2 norms, lr where one of these is 0 (You et al., 2020, for large batches).
-class LAMB : public Optimizer {
+class LAMB : public Adam {
  public:
   explicit LAMB(NamedTensors parameters, const LAMBOptions& options = {});
   explicit LAMB(const std::vector<Tensor>& parameters, const LAMBOptions& options = {})
       : LAMB(named(parameters), options) {}
   void add_group(NamedTensors parameters, const LAMBOptions& options);
-
- protected:
-  std::vector<StateKind> state_kinds() const override;
-  void check_options(const Group& group) const override;
-  void update(const Group& group, const std::vector<Entry*>& entries) override;
 };
 
 struct RMSpropOptions {

@@ -7,16 +7,11 @@
 #include "lockstep/core/ops/shape_ops.h"
 #include "lockstep/core/random.h"
 #include "lockstep/kernels/text.h"
+#include "lockstep/nn/collectives.h"
 #include "lockstep/nn/comm_hooks.h"
 
 namespace lockstep::nn {
 namespace {
-
-comm::Work average(const Tensor& data, comm::Communicator& group) {
-  if (data.numel() == 0) return {};
-  void* memory = data.view().data;
-  return group.all_reduce(memory, memory, data.numel(), data.dtype(), comm::ReduceOp::kAvg);
-}
 
 // Gram and Schmidt, column by column, modified. A column that the others already span becomes zero.
 void orthogonalise(const Tensor& p) {
@@ -112,8 +107,8 @@ void PowerSgdHook::start(GradBucket& bucket, comm::Communicator& group) {
     thin += elements;
     flight.matrices.push_back(std::move(matrix));
   }
-  flight.plain_work = average(flight.plain, group);
-  flight.thin_work = average(flight.thin, group);
+  flight.plain_work = average_in_place(flight.plain, group);
+  flight.thin_work = average_in_place(flight.thin, group);
 }
 
 void PowerSgdHook::finish(GradBucket& bucket, comm::Communicator& group) {
@@ -133,7 +128,7 @@ void PowerSgdHook::finish(GradBucket& bucket, comm::Communicator& group) {
     q.copy_(matmul(matrix.m.t(), matrix.p));
     offset += count;
   }
-  average(all_q, group).wait();
+  average_in_place(all_q, group).wait();
   for (Matrix& matrix : flight.matrices) {
     const std::string& name = bucket.names[matrix.place];
     const Tensor approximation = matmul(matrix.p, q_[name].t());

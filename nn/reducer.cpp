@@ -230,9 +230,7 @@ void Reducer::launch(Bucket& bucket) {
   }
   bucket.hook = hook_;
   if (bucket.hook != nullptr) return bucket.hook->start(bucket.grad, *group_);
-  Tensor& flat = bucket.grad.data;
-  void* data = flat.view().data;
-  bucket.work = group_->all_reduce(data, data, flat.numel(), flat.dtype(), comm::ReduceOp::kAvg);
+  bucket.work = average_in_place(bucket.grad.data, *group_);
 }
 
 void Reducer::complete(Bucket& bucket) {

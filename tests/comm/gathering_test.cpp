@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "../errors.h"
 #include "lockstep/comm/communicator.h"
 #include "lockstep/comm/store.h"
 #include "lockstep/comm/text.h"
@@ -22,17 +23,6 @@ using testing::AllOf;
 using testing::HasSubstr;
 
 constexpr milliseconds kLong{60'000};
-
-template <class F>
-Error error_of(F f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "no error was thrown";
-  return Error(ErrorCode::kInternal, "none", "none");
-}
 
 class GatheringTest : public testing::Test {
  protected:

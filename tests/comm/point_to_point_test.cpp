@@ -7,8 +7,9 @@
 #include <atomic>
 #include <thread>
 
-#include "collective_cases.h"
+#include "../errors.h"
 #include "lockstep/comm/communicator.h"
+#include "on_transports.h"
 
 namespace lockstep::comm {
 namespace {
@@ -16,27 +17,8 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-class PointToPoint : public ::testing::TestWithParam<std::string> {
- protected:
-  void on_ranks(int n, const std::function<void(Communicator&)>& fn,
-                std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
-    run_ranks(n, fn, options_of({GetParam(), ""}, timeout));
-  }
-};
-
-INSTANTIATE_TEST_SUITE_P(All, PointToPoint, ::testing::Values("thread", "shm", "tcp"),
-                         [](const auto& one) { return one.param; });
-
-std::string error_of(const std::function<void()>& call, ErrorCode code) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return "";
-}
+class PointToPoint : public OnTransports {};
+INSTANTIATE_TEST_SUITE_P(All, PointToPoint, kTransports, transport_name);
 
 // Nothing, a few bytes, and more than any pipe or socket holds.
 constexpr int64_t kCounts[] = {0, 1, 5003, kSanitized ? 300007 : 1000003};
@@ -147,16 +129,14 @@ TEST_P(PointToPoint, ADifferentCountOrTypeIsAnErrorOnBothAndTheThirdIsTold) {
                                          : "rank 2 asked for recv of 4 i32 from rank 0";
       std::string what;
       if (comm.rank() == 0) {
-        what = error_of([&] { comm.send(data.data(), 4, DType::kF32, 2).wait(); },
-                        ErrorCode::kMismatch);
+        what = message_of(ErrorCode::kMismatch,
+                          [&] { comm.send(data.data(), 4, DType::kF32, 2).wait(); });
       } else if (comm.rank() == 2) {
-        what = error_of(
-            [&] {
-              comm.recv(data.data(), count ? 5 : 4, count ? DType::kF32 : DType::kI32, 0).wait();
-            },
-            ErrorCode::kMismatch);
+        what = message_of(ErrorCode::kMismatch, [&] {
+          comm.recv(data.data(), count ? 5 : 4, count ? DType::kF32 : DType::kI32, 0).wait();
+        });
       } else {
-        what = error_of([&] { comm.barrier().wait(); }, ErrorCode::kMismatch);
+        what = message_of(ErrorCode::kMismatch, [&] { comm.barrier().wait(); });
         EXPECT_THAT(what, HasSubstr("gave up"));
       }
       EXPECT_THAT(what, AllOf(HasSubstr(sent), HasSubstr(expected)));
@@ -168,15 +148,13 @@ TEST_P(PointToPoint, AnotherCallThanThePeersIsAnErrorOnAll) {
   on_ranks(3, [](Communicator& comm) {
     float value = 0;
     comm.barrier().wait();
-    const std::string what = error_of(
-        [&] {
-          if (comm.rank() == 0) {
-            comm.send(&value, 1, DType::kF32, 1).wait();
-          } else {
-            comm.barrier().wait();
-          }
-        },
-        ErrorCode::kMismatch);
+    const std::string what = message_of(ErrorCode::kMismatch, [&] {
+      if (comm.rank() == 0) {
+        comm.send(&value, 1, DType::kF32, 1).wait();
+      } else {
+        comm.barrier().wait();
+      }
+    });
     EXPECT_THAT(what, AllOf(HasSubstr("rank 0 asked for send of 1 f32 to rank 1"),
                             HasSubstr("asked for barrier")));
   });
@@ -186,8 +164,8 @@ TEST_P(PointToPoint, ARankThatLeftOrDoesNotComeIsNamed) {
   on_ranks(2, [](Communicator& comm) {
     if (comm.rank() == 1) return;
     std::vector<float> data(1000000);
-    const std::string what = error_of(
-        [&] { comm.send(data.data(), 1000000, DType::kF32, 1).wait(); }, ErrorCode::kPeerLost);
+    const std::string what = message_of(
+        ErrorCode::kPeerLost, [&] { comm.send(data.data(), 1000000, DType::kF32, 1).wait(); });
     EXPECT_THAT(what, HasSubstr("rank 1"));
   });
   std::atomic<bool> over{false};
@@ -200,7 +178,7 @@ TEST_P(PointToPoint, ARankThatLeftOrDoesNotComeIsNamed) {
           return;
         }
         const std::string what =
-            error_of([&] { comm.recv(&value, 1, DType::kF32, 1).wait(); }, ErrorCode::kTimeout);
+            message_of(ErrorCode::kTimeout, [&] { comm.recv(&value, 1, DType::kF32, 1).wait(); });
         EXPECT_THAT(what, HasSubstr("waited 0.3 s for rank 1"));
         over.store(true);
       },
@@ -217,7 +195,7 @@ TEST_P(PointToPoint, AnAbortEndsAWaitAtOnceAndTellsThePeerWhy) {
         comm.abort("no more");
       });
       const std::string what =
-          error_of([&] { comm.recv(&value, 1, DType::kF32, 0).wait(); }, ErrorCode::kCancelled);
+          message_of(ErrorCode::kCancelled, [&] { comm.recv(&value, 1, DType::kF32, 0).wait(); });
       EXPECT_THAT(what, HasSubstr("no more"));
       aborter.join();
       aborted.store(true);
@@ -225,7 +203,7 @@ TEST_P(PointToPoint, AnAbortEndsAWaitAtOnceAndTellsThePeerWhy) {
       while (!aborted.load()) std::this_thread::yield();
       // Not the send that rank 1 had asked for: that may still find its request.
       const std::string what =
-          error_of([&] { comm.recv(&value, 1, DType::kF32, 1).wait(); }, ErrorCode::kPeerLost);
+          message_of(ErrorCode::kPeerLost, [&] { comm.recv(&value, 1, DType::kF32, 1).wait(); });
       EXPECT_THAT(what, AllOf(HasSubstr("rank 1"), HasSubstr("no more")));
     }
   });

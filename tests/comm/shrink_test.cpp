@@ -9,31 +9,16 @@
 #include <csignal>
 #include <thread>
 
-#include "collective_cases.h"
 #include "lockstep/comm/communicator.h"
+#include "on_transports.h"
 
 namespace lockstep::comm {
 namespace {
 
 using ::testing::HasSubstr;
 
-class Shrinks : public ::testing::TestWithParam<std::string> {
- protected:
-  void on_ranks(int n, const std::function<void(Communicator&)>& fn) {
-    run_ranks(n, fn, options_of({GetParam(), ""}));
-  }
-};
-
-INSTANTIATE_TEST_SUITE_P(All, Shrinks, ::testing::Values("thread", "shm", "tcp"),
-                         [](const auto& one) { return one.param; });
-
-// The sum over the group of 10^world_rank: the digits show who is in it.
-int64_t members(Communicator& group) {
-  int64_t value = 1;
-  for (int i = 0; i < group.world_rank(); ++i) value *= 10;
-  group.all_reduce(&value, &value, 1, DType::kI64, ReduceOp::kSum).wait();
-  return value;
-}
+class Shrinks : public OnTransports {};
+INSTANTIATE_TEST_SUITE_P(All, Shrinks, kTransports, transport_name);
 
 void fails(Communicator& group) {
   EXPECT_THROW(

@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "../errors.h"
 #include "lockstep/comm/text.h"
 #include "lockstep/kernels/error.h"
 
@@ -22,18 +23,6 @@ using testing::AllOf;
 using testing::HasSubstr;
 
 const Deadline kSoon = deadline_after(milliseconds(60'000));
-
-// The error that f throws; fails the test if it throws none.
-template <class F>
-Error error_of(F f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "no error was thrown";
-  return Error(ErrorCode::kInternal, "none", "none");
-}
 
 struct Pair {
   Fd a, b;

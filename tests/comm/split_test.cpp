@@ -7,8 +7,9 @@
 #include <atomic>
 #include <thread>
 
-#include "collective_cases.h"
+#include "../errors.h"
 #include "lockstep/comm/communicator.h"
+#include "on_transports.h"
 
 namespace lockstep::comm {
 namespace {
@@ -16,35 +17,8 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-class Splits : public ::testing::TestWithParam<std::string> {
- protected:
-  void on_ranks(int n, const std::function<void(Communicator&)>& fn,
-                std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
-    run_ranks(n, fn, options_of({GetParam(), ""}, timeout));
-  }
-};
-
-INSTANTIATE_TEST_SUITE_P(All, Splits, ::testing::Values("thread", "shm", "tcp"),
-                         [](const auto& one) { return one.param; });
-
-// The sum over the group of 10^world_rank: the digits show who is in it.
-int64_t members(Communicator& group) {
-  int64_t value = 1;
-  for (int i = 0; i < group.world_rank(); ++i) value *= 10;
-  group.all_reduce(&value, &value, 1, DType::kI64, ReduceOp::kSum).wait();
-  return value;
-}
-
-std::string error_of(const std::function<void()>& call, ErrorCode code) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return "";
-}
+class Splits : public OnTransports {};
+INSTANTIATE_TEST_SUITE_P(All, Splits, kTransports, transport_name);
 
 TEST_P(Splits, ColorsMakeGroupsAndKeysNumberTheirRanks) {
   on_ranks(5, [](Communicator& world) {
@@ -120,15 +94,13 @@ TEST_P(Splits, TheOrdersOfTwoGroupsDoNotDisturbEachOther) {
 TEST_P(Splits, IsInOrderWithTheOtherCollectives) {
   on_ranks(3, [](Communicator& world) {
     const bool last = world.rank() == 2;
-    const std::string what = error_of(
-        [&] {
-          if (last) {
-            world.barrier().wait();
-          } else {
-            world.split(0);
-          }
-        },
-        ErrorCode::kMismatch);
+    const std::string what = message_of(ErrorCode::kMismatch, [&] {
+      if (last) {
+        world.barrier().wait();
+      } else {
+        world.split(0);
+      }
+    });
     EXPECT_THAT(what, AllOf(HasSubstr("asked for split"), HasSubstr("rank 2 asked for barrier")));
   });
 }
@@ -138,7 +110,7 @@ TEST_P(Splits, AnErrorInAGroupSaysWhoItsRanksAreAndLeavesTheWorldAsItWas) {
     auto group = world.split(world.rank() == 0 ? 0 : 1, -world.rank());
     if (world.rank() == 2) group = nullptr;
     if (world.rank() == 1) {
-      const std::string what = error_of([&] { group->barrier().wait(); }, ErrorCode::kPeerLost);
+      const std::string what = message_of(ErrorCode::kPeerLost, [&] { group->barrier().wait(); });
       EXPECT_THAT(what, AllOf(HasSubstr("rank 0 left"),
                               HasSubstr("the ranks of this group are, in order, ranks 2, 1 of the "
                                         "world")));
@@ -149,7 +121,7 @@ TEST_P(Splits, AnErrorInAGroupSaysWhoItsRanksAreAndLeavesTheWorldAsItWas) {
 
 TEST_P(Splits, AColorWithoutMeaningIsRefusedAtOnce) {
   on_ranks(2, [](Communicator& world) {
-    error_of([&] { world.split(-2); }, ErrorCode::kInvalidArgument);
+    message_of(ErrorCode::kInvalidArgument, [&] { world.split(-2); });
     EXPECT_EQ(members(world), 11);
   });
 }
@@ -165,10 +137,10 @@ TEST(Splits, WhatFailsOnOneRankFailsOnAll) {
       const auto group = connect(world, store, options);
       if (rank == 1) store->close();
       // Rank 0 is alone in its group, whose making needs nobody; ranks 1 and 2 need the store.
-      const std::string what =
-          error_of([&] { group->split(rank == 0 ? 0 : 1); }, rank == 0   ? ErrorCode::kPeerLost
-                                                             : rank == 1 ? ErrorCode::kCancelled
-                                                                         : ErrorCode::kTimeout);
+      const std::string what = message_of(rank == 0   ? ErrorCode::kPeerLost
+                                          : rank == 1 ? ErrorCode::kCancelled
+                                                      : ErrorCode::kTimeout,
+                                          [&] { group->split(rank == 0 ? 0 : 1); });
       if (rank == 0) {
         EXPECT_THAT(what, HasSubstr("rank 1 could not join its new group"));
       }

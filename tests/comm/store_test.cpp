@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "../errors.h"
 #include "lockstep/comm/auth.h"
 #include "lockstep/comm/store_wire.h"
 #include "lockstep/comm/text.h"
@@ -26,18 +27,6 @@ using testing::Not;
 
 constexpr milliseconds kLong{60'000};
 constexpr milliseconds kShort{30};
-
-// The error that f throws; fails the test if it throws none.
-template <class F>
-Error error_of(F f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "no error was thrown";
-  return Error(ErrorCode::kInternal, "none", "none");
-}
 
 // A server and as many clients as a test asks for.
 class StoreTest : public testing::Test {

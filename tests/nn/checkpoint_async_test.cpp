@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <mutex>
 
+#include "../errors.h"
 #include "checkpoint_files.h"
 #include "checkpoint_model.h"
 #include "lockstep/comm/communicator.h"
@@ -25,17 +26,6 @@ using ::testing::HasSubstr;
 using testing::names_in;
 using testing::Net;
 using testing::TemporaryDirectory;
-
-template <class F>
-Error error_of(const F& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "no error came";
-  return Error(ErrorCode::kInternal, "test", "none");
-}
 
 // Stops at a save's first change until it is let go, and may then fail.
 class GatedDisk : public Disk {

@@ -9,6 +9,7 @@
 
 #include <cstring>
 
+#include "../errors.h"
 #include "checkpoint_files.h"
 #include "lockstep/kernels/error.h"
 #include "lockstep/nn/checkpoint/checksum.h"
@@ -79,17 +80,6 @@ std::vector<int64_t> whole_steps(const fs::path& folder) {
     steps.push_back(stored.step);
   }
   return steps;
-}
-
-template <class F>
-Error error_of(const F& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "no error came";
-  return Error(ErrorCode::kInternal, "test", "none");
 }
 
 // Counts the steps of a save, and ends the process or fails at one of them.

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "../errors.h"
 #include "checkpoint_files.h"
 #include "checkpoint_model.h"
 #include "lockstep/kernels/error.h"
@@ -21,17 +22,6 @@ using testing::pattern_tensor;
 using testing::read_file;
 using testing::TemporaryDirectory;
 using testing::write_file;
-
-template <class F>
-Error error_of(const F& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "no error came";
-  return Error(ErrorCode::kInternal, "test", "none");
-}
 
 TEST(CheckpointParts, AnythingThatHasItsStateInNumbersIsSavedByName) {
   struct Scaler {

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <mutex>
 
+#include "../errors.h"
 #include "checkpoint_files.h"
 #include "checkpoint_model.h"
 #include "lockstep/comm/communicator.h"
@@ -27,17 +28,6 @@ using testing::pattern_tensor;
 using testing::read_file;
 using testing::TemporaryDirectory;
 using testing::write_file;
-
-template <class F>
-Error error_of(const F& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "no error came";
-  return Error(ErrorCode::kInternal, "test", "none");
-}
 
 StoredTensor range(const std::string& name, const Shape& shape, uint64_t first, uint64_t count,
                    DType dtype = DType::kF32) {

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 
+#include "../errors.h"
 #include "checkpoint_files.h"
 #include "checkpoint_model.h"
 #include "lockstep/core/ops/shape_ops.h"
@@ -26,17 +27,6 @@ using testing::read_file;
 using testing::TemporaryDirectory;
 using ::testing::UnorderedElementsAre;
 using testing::write_file;
-
-template <class F>
-Error error_of(const F& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "no error came";
-  return Error(ErrorCode::kInternal, "test", "none");
-}
 
 // Everything that a run has.
 struct TrainingRun {

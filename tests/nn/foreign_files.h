@@ -73,16 +73,4 @@ inline void expect_same(const NamedTensors& got, const NamedTensors& want) {
   }
 }
 
-// Runs `call`, which has to throw; returns the message.
-inline std::string message_of(ErrorCode code, const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(name(error.code()), name(code)) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "no error came";
-  return "";
-}
-
 }  // namespace lockstep::nn::testing

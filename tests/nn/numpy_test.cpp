@@ -6,6 +6,7 @@
 #include <cstring>
 #include <span>
 
+#include "../errors.h"
 #include "checkpoint_files.h"
 #include "foreign_files.h"
 
@@ -18,7 +19,6 @@ using testing::golden_array;
 using testing::golden_arrays;
 using testing::golden_file;
 using ::testing::HasSubstr;
-using testing::message_of;
 using testing::read_file;
 using testing::TemporaryDirectory;
 using testing::write_file;

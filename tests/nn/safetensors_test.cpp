@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 
+#include "../errors.h"
 #include "checkpoint_files.h"
 #include "foreign_files.h"
 #include "lockstep/nn/batch_norm.h"
@@ -22,7 +23,6 @@ using testing::golden_array;
 using testing::golden_arrays;
 using testing::golden_file;
 using ::testing::HasSubstr;
-using testing::message_of;
 using ::testing::Pair;
 using testing::read_file;
 using testing::TemporaryDirectory;

@@ -6,12 +6,14 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
+#include <random>
 #include <string>
 #include <vector>
 
 #include "launched.h"
+#include "lockstep/comm/socket.h"
 #include "lockstep/comm/text.h"
+#include "lockstep/kernels/error.h"
 
 namespace lockstep {
 namespace {
@@ -21,14 +23,21 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::UnorderedElementsAre;
 
-std::vector<std::string> lines(const std::string& text) {
-  std::vector<std::string> out;
-  std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);) out.push_back(line);
-  return out;
+// Free, and not of the range from which the system gives connections and port 0 their ports: those
+// of tests beside this one would take it before the launcher does.
+int free_port() {
+  int least_given = 32768;
+  std::ifstream("/proc/sys/net/ipv4/ip_local_port_range") >> least_given;
+  std::mt19937 random{std::random_device()()};
+  while (true) {
+    const int port = std::uniform_int_distribution(10000, std::max(10000, least_given - 1))(random);
+    try {
+      return comm::local_port(comm::listen_tcp("127.0.0.1", port, "test"));
+    } catch (const Error&) {
+      // Somebody has it.
+    }
+  }
 }
-
-int free_port() { return comm::local_port(comm::listen_tcp("127.0.0.1", 0, "test")); }
 
 const std::vector<std::pair<std::string, std::string>> kToken = {
     {"LOCKSTEP_TOKEN", "a secret of this test"}};

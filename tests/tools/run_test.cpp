@@ -23,13 +23,6 @@ using testing::MatchesRegex;
 using testing::Not;
 using testing::UnorderedElementsAre;
 
-std::vector<std::string> lines(const std::string& text) {
-  std::vector<std::string> out;
-  std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);) out.push_back(line);
-  return out;
-}
-
 // lockstep run -n N [options] sh -c SCRIPT
 std::vector<std::string> shell(int ranks, const std::string& script,
                                const std::vector<std::string>& options = {}) {
