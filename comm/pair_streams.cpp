@@ -33,8 +33,24 @@ void PairStreams::post(Stream& stream, Transfer& transfer) {
       {Frame::Kind::kPost, 0, before++, transfer.request.code(), transfer.request.count});
 }
 
+// A transfer without bytes ends once it is agreed about: its post must have gone out by then.
+bool PairStreams::is_posting(const Stream& stream, Kind kind) {
+  const auto is_it = [kind](const Frame& frame) {
+    return frame.kind == Frame::Kind::kPost &&
+           Request::decode(frame.code, frame.count).kind == kind;
+  };
+  return (stream.out_open && is_it(stream.out)) ||
+         std::any_of(stream.posts.begin(), stream.posts.end(), is_it);
+}
+
+bool PairStreams::meet(int peer) {
+  Stream& stream = streams_[peer];
+  const bool sends = stream.send != nullptr && meets(peer, *stream.send, stream.their_recv);
+  return (stream.recv != nullptr && meets(peer, *stream.recv, stream.their_send)) || sends;
+}
+
 bool PairStreams::meets(int peer, Transfer& transfer, std::optional<Frame>& theirs) {
-  if (transfer.agreed || !theirs) return false;
+  if (transfer.agreed || !theirs || is_posting(streams_[peer], transfer.request.kind)) return false;
   const Request request = Request::decode(theirs->code, theirs->count);
   const uint64_t sequence = theirs->sequence;
   theirs.reset();
@@ -57,9 +73,8 @@ bool PairStreams::progress(std::span<Transfer* const> transfers, PairLink& link)
     if (stream.send != nullptr) post(stream, *stream.send);
     if (stream.recv != nullptr) post(stream, *stream.recv);
     moved = push(peer, link) || moved;
+    moved = meet(peer) || moved;
     moved = pull(peer, link) || moved;
-    if (stream.send != nullptr) moved = meets(peer, *stream.send, stream.their_recv) || moved;
-    if (stream.recv != nullptr) moved = meets(peer, *stream.recv, stream.their_send) || moved;
   }
   return moved;
 }
@@ -145,6 +160,7 @@ bool PairStreams::pull(int peer, PairLink& link) {
       std::optional<Frame>& place = of_send ? stream.their_send : stream.their_recv;
       if (place) throw Error(ErrorCode::kInternal, asked.name(), "a rank posted twice");
       place = frame;
+      meet(peer);  // before data come that are right behind it
     } else if (frame.kind == Frame::Kind::kData) {
       const bool expected = stream.recv != nullptr && stream.recv->agreed && frame.count > 0 &&
                             frame.count <= stream.recv->bytes - stream.recv->moved;

@@ -108,7 +108,9 @@ class PairStreams {
 
   void choose(std::span<Transfer* const> transfers);
   void post(Stream& stream, Transfer& transfer);
-  // Whether what the peer posted meets the transfer. Throws kMismatch.
+  // Whether what the peer posted meets what goes on now, or the transfer. Throw kMismatch.
+  bool meet(int peer);
+  static bool is_posting(const Stream& stream, Kind kind);
   bool meets(int peer, Transfer& transfer, std::optional<Frame>& theirs);
   bool push(int peer, PairLink& link);
   bool pull(int peer, PairLink& link);
