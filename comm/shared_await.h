@@ -47,7 +47,7 @@ void SharedGroup::await(const Ready& ready) {
     sched_yield();
     if (all_ready()) return;
   }
-  const Deadline deadline = deadline_after(timeout());
+  const Deadline deadline = deadline_after(patience(asked_));
   while (!all_ready()) sleep_or_raise(ready, deadline);
 }
 

@@ -103,7 +103,7 @@ void SharedGroup::raise_late(const std::vector<int>& late) {
   }
   throw Error(
       ErrorCode::kTimeout, op_,
-      concat("rank ", rank(), " waited ", seconds_text(timeout()), " for ",
+      concat("rank ", rank(), " waited ", seconds_text(patience(asked_)), " for ",
              rank_list(stalled.empty() ? late : stalled), "; a longer wait is LOCKSTEP_TIMEOUT"));
 }
 

@@ -143,7 +143,7 @@ void TcpTransport::run(const Collective& collective) {
     throw Error(ErrorCode::kCancelled, collective.request.name(), "the communicator was aborted");
   }
   collective_ = &collective;
-  deadline_ = deadline_after(timeout());
+  deadline_ = deadline_after(patience(collective_->request));
   is_idle_ = false;
   const auto bytes = static_cast<size_t>(collective.send_bytes(size()));
   const Algorithm algorithm = collective.request.algorithm;
@@ -427,14 +427,14 @@ void TcpTransport::raise_late(bool to_send, bool to_receive) {
   if (late.empty()) {
     // Around the ring every rank waits for one that may itself wait for another.
     tell_why({ErrorCode::kTimeout, std::string(collective_->request.name()),
-              concat("rank ", rank(), " waited ", seconds_text(timeout()))});
+              concat("rank ", rank(), " waited ", seconds_text(patience(collective_->request)))});
     late = silent_ranks();
   }
   if (late.empty() && to_receive) late.push_back(before());
   if (late.empty()) late.push_back(to_send ? next() : before());
   throw Error(ErrorCode::kTimeout, collective_->request.name(),
-              concat("rank ", rank(), " waited ", seconds_text(timeout()), " for ", rank_list(late),
-                     "; a longer wait is LOCKSTEP_TIMEOUT"));
+              concat("rank ", rank(), " waited ", seconds_text(patience(collective_->request)),
+                     " for ", rank_list(late), "; a longer wait is LOCKSTEP_TIMEOUT"));
 }
 
 std::vector<int> TcpTransport::silent_ranks() {
@@ -460,7 +460,8 @@ void TcpTransport::idle(bool to_send, bool to_receive) {
   const Deadline now = Clock::now();
   if (!is_idle_) {
     is_idle_ = true;
-    deadline_ = deadline_after(timeout());  // of this wait, not of the whole collective
+    deadline_ = deadline_after(
+        patience(collective_->request));  // of this wait, not of the whole collective
     idle_since_ = now;
   }
   if (!crowded_ && now - idle_since_ < kSpin) {

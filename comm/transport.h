@@ -48,6 +48,11 @@ class Transport {
   int rank() const { return rank_; }
   int size() const { return size_; }
   std::chrono::milliseconds timeout() const { return timeout_; }
+  // How long to wait for other ranks in this. In a split they may themselves wait for others, all
+  // of the timeout, to make their groups: what they then say must not come too late.
+  std::chrono::milliseconds patience(const Request& request) const {
+    return request.kind == Kind::kSplit ? 2 * timeout_ : timeout_;
+  }
 
   virtual std::string_view name() const = 0;
   // Returns once this rank's part is done: nobody reads or writes its buffers any more. Throws
