@@ -74,8 +74,8 @@ class TrainingState {
         [&thing](const NamedNumbers& numbers) { thing.load_named_state(numbers); });
   }
   void add(std::string name, DataLoader& loader);
-  void add(std::string name,
-           Sampler& sampler);  // its epoch; a DataLoader sets its sampler's itself
+  // Its place, for those who read it by next(); a DataLoader sets its sampler's itself.
+  void add(std::string name, Sampler& sampler);
   // Each rank's own. A run that goes on with more ranks leaves the seeds of the new ones as they
   // are, and moves them to the furthest offset that was saved.
   void add(std::string name, Generator& generator);

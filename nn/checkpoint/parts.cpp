@@ -108,22 +108,31 @@ class SamplerPart : public StatePart {
   SamplerPart(std::string name, Sampler& sampler) : StatePart(std::move(name)), sampler_(sampler) {}
 
   void collect(Contents& out) const override {
-    out.values.push_back({full("epoch"), sampler_.epoch()});
+    const Sampler::State state = sampler_.state();
+    out.values.push_back({full("epoch"), state.epoch});
+    out.values.push_back({full("places_done"), state.samples_done * sampler_.ranks()});
   }
 
+  // Places of the order that all ranks share, so that another number of ranks goes on from there.
   void plan(const Contents& stored, LoadPlan& plan) override {
     Contents wanted;
     collect(wanted);
+    std::optional<int64_t> epoch;
+    std::optional<int64_t> places;
     match_values(wanted.values, stored, full(""), plan,
-                 [&](const std::string&, const Value& value) {
-                   const auto epoch = std::get<int64_t>(value);
-                   if (epoch < 0) {
-                     plan.report.mismatched.push_back(
-                         str_cat(full("epoch"), ": want 0 and more, got ", epoch));
-                     return;
-                   }
-                   plan.set_numbers.push_back([this, epoch] { sampler_.set_epoch(epoch); });
+                 [&](const std::string& inner, const Value& value) {
+                   (inner == "epoch" ? epoch : places) = std::get<int64_t>(value);
                  });
+    if (!epoch || !places) return;
+    const int64_t done = *places / sampler_.ranks();
+    if (*epoch < 0 || *places < 0 || done > sampler_.size()) {
+      plan.report.mismatched.push_back(
+          str_cat(name(), ": want a place in epochs of ", sampler_.size(), " samples on each of ",
+                  sampler_.ranks(), " ranks, got place ", *places, " of epoch ", *epoch));
+      return;
+    }
+    plan.set_numbers.push_back(
+        [this, state = Sampler::State{*epoch, done}] { sampler_.resume(state); });
   }
 
  private:

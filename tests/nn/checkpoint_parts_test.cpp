@@ -57,6 +57,43 @@ TEST(CheckpointParts, AnythingThatHasItsStateInNumbersIsSavedByName) {
   EXPECT_THAT(report.written, HasSubstr("T"));
 }
 
+TEST(CheckpointParts, AnEpochOfSamplesGoesOnFromItsMiddleAtAnotherWorldSize) {
+  const auto make = [](int world, int rank) {
+    return WeightedRandomSampler({1, 2, 3, 4, 5, 6, 7, 8, 9}, 30,
+                                 {.seed = 2, .world_size = world, .rank = rank});
+  };
+  WeightedRandomSampler whole = make(1, 0);
+  whole.set_epoch(5);
+  const std::vector<int64_t> order = whole.indices();
+  const TemporaryDirectory dir;
+  WeightedRandomSampler before = make(2, 1);
+  before.set_epoch(5);
+  for (int i = 0; i < 7; ++i) before.next();
+  TrainingState saved;
+  saved.add("sampler", before);
+  save_checkpoint(dir.path(), 1, saved);
+  for (const int world : {1, 2, 3, 7}) {
+    // What all ranks read is the rest of the order, from the last place that all of them had read.
+    for (int rank = 0; rank < world; ++rank) {
+      WeightedRandomSampler sampler = make(world, rank);
+      TrainingState state;
+      state.add("sampler", sampler);
+      load_latest(dir.path(), state);
+      EXPECT_EQ(sampler.epoch(), 5);
+      for (size_t place = static_cast<size_t>(14 / world * world + rank); place < order.size();
+           place += static_cast<size_t>(world)) {
+        EXPECT_EQ(sampler.next(), order[place]) << world << " " << place;
+      }
+    }
+  }
+  WeightedRandomSampler small({1, 2}, 6);
+  TrainingState state;
+  state.add("sampler", small);
+  EXPECT_THAT(error_of([&] { load_latest(dir.path(), state); }).what(),
+              HasSubstr("sampler: want a place in epochs of 6 samples on each of 1 ranks, got "
+                        "place 14 of epoch 5"));
+}
+
 // Case 27's state: several of everything.
 TEST(CheckpointParts, AnyNumberOfModelsAndOptimisersWithGroupsIsARun) {
   struct Pair {

@@ -4,9 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <numeric>
 #include <set>
+#include <string>
 
 #include "lockstep/kernels/error.h"
 
@@ -152,6 +154,159 @@ TEST(DistributedSampler, ShufflesAnewEachEpoch) {
   EXPECT_NE(sampler.indices(), first);
   sampler.set_epoch(0);
   EXPECT_EQ(sampler.indices(), first);
+}
+
+std::vector<int64_t> read(Sampler& sampler, int64_t most = 1000) {
+  std::vector<int64_t> out;
+  while (static_cast<int64_t>(out.size()) < most) {
+    const auto sample = sampler.next();
+    if (!sample) break;
+    out.push_back(*sample);
+  }
+  return out;
+}
+
+TEST(Sampler, NextReadsWhatIndicesSays) {
+  DistributedSampler sampler(23, 3, 2, {.seed = 4});
+  for (const int64_t epoch : {0, 5}) {
+    sampler.set_epoch(epoch);
+    const std::vector<int64_t> want = sampler.indices();
+    sampler.set_epoch(epoch);
+    EXPECT_EQ(read(sampler), want);
+    EXPECT_EQ(sampler.state(), (Sampler::State{epoch, 8}));
+  }
+  SequentialSampler empty(0);
+  EXPECT_EQ(empty.next(), std::nullopt);
+}
+
+TEST(Sampler, GoesOnInTheMiddleOfAnEpoch) {
+  DistributedSampler whole(31, 2, 1, {.seed = 8});
+  whole.set_epoch(4);
+  const std::vector<int64_t> want = read(whole);
+  for (int64_t done = 0; done <= whole.size(); ++done) {
+    DistributedSampler first(31, 2, 1, {.seed = 8});
+    first.set_epoch(4);
+    std::vector<int64_t> got = read(first, done);
+    DistributedSampler second(31, 2, 1, {.seed = 8});
+    second.resume(first.state());
+    const std::vector<int64_t> rest = read(second);
+    got.insert(got.end(), rest.begin(), rest.end());
+    EXPECT_EQ(got, want) << done;
+  }
+  EXPECT_THROW(whole.resume({0, 17}), Error);
+  EXPECT_THROW(whole.resume({0, -1}), Error);
+  EXPECT_EQ(whole.state(), (Sampler::State{4, 16}));
+}
+
+TEST(Sampler, WarnsOnceByNameWhereSetEpochWasForgotten) {
+  const auto said = [](Sampler& sampler, bool set_epoch) {
+    ::testing::internal::CaptureStderr();
+    for (int64_t epoch = 0; epoch < 3; ++epoch) {
+      if (set_epoch) sampler.set_epoch(epoch);
+      read(sampler);
+    }
+    return ::testing::internal::GetCapturedStderr();
+  };
+  DistributedSampler distributed(9, 2, 0);
+  RandomSampler random(9);
+  WeightedRandomSampler weighted({1, 2, 3}, 9);
+  const std::pair<const char*, Sampler*> samplers[] = {{"DistributedSampler", &distributed},
+                                                       {"RandomSampler", &random},
+                                                       {"WeightedRandomSampler", &weighted}};
+  for (const auto& [name, sampler] : samplers) {
+    EXPECT_EQ(said(*sampler, true), "");
+    sampler->set_epoch(0);
+    const std::string text = said(*sampler, false);
+    EXPECT_THAT(text, ::testing::StartsWith(std::string("lockstep: warning: ") + name));
+    EXPECT_THAT(text, ::testing::HasSubstr("epoch 0"));
+    EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1);
+  }
+  // An order that every epoch has is no mistake.
+  DistributedSampler in_order(9, 2, 0, {.shuffle = false});
+  EXPECT_EQ(said(in_order, false), "");
+}
+
+TEST(Sampler, WithoutSetEpochTheSameEpochBeginsAgain) {
+  SequentialSampler sampler(3);
+  EXPECT_THAT(read(sampler), ElementsAre(0, 1, 2));
+  EXPECT_THAT(read(sampler), ElementsAre(0, 1, 2));
+}
+
+TEST(WeightedRandomSampler, DrawsInProportionToTheWeights) {
+  // Weights whose sum is not finite, and others whose quotients are not.
+  for (const double unit : {1.0, 1e308, 1e-308}) {
+    constexpr int64_t kDraws = 40000;
+    WeightedRandomSampler sampler({0, 1 * unit, 0, 0.25 * unit, 0.75 * unit, 0}, kDraws,
+                                  {.seed = 3});
+    std::vector<int64_t> times(6);
+    for (const int64_t i : sampler.indices()) ++times[static_cast<size_t>(i)];
+    EXPECT_THAT(times, ElementsAre(0, ::testing::_, 0, ::testing::_, ::testing::_, 0));
+    // Five standard deviations of a binomial.
+    EXPECT_NEAR(static_cast<double>(times[1]), 20000, 500);
+    EXPECT_NEAR(static_cast<double>(times[3]), 5000, 331);
+    EXPECT_NEAR(static_cast<double>(times[4]), 15000, 485);
+  }
+}
+
+TEST(WeightedRandomSampler, WithoutReplacementTakesEachOnceAndHeavyOnesFirst) {
+  const std::vector<double> weights = {1e-320, 3, 0, 1, 2, 4};
+  int64_t first_is_5 = 0, first_3_second_1 = 0, first_is_3 = 0;
+  constexpr int64_t kEpochs = 4000;
+  WeightedRandomSampler sampler(weights, 5, {.replacement = false, .seed = 1});
+  for (int64_t epoch = 0; epoch < kEpochs; ++epoch) {
+    sampler.set_epoch(epoch);
+    const std::vector<int64_t> order = sampler.indices();
+    ASSERT_THAT(sorted(order), ElementsAre(0, 1, 3, 4, 5));
+    ASSERT_EQ(order.back(), 0);
+    if (order[0] == 5) ++first_is_5;
+    if (order[0] == 3) ++first_is_3;
+    if (order[0] == 3 && order[1] == 1) ++first_3_second_1;
+  }
+  EXPECT_NEAR(static_cast<double>(first_is_5), 0.4 * kEpochs, 155);
+  EXPECT_NEAR(static_cast<double>(first_is_3), 0.1 * kEpochs, 95);
+  EXPECT_NEAR(static_cast<double>(first_3_second_1), 0.1 * kEpochs / 3, 57);
+}
+
+TEST(WeightedRandomSampler, IsSharedOutAmongRanks) {
+  const std::vector<double> weights = {1, 5, 2, 4, 3, 0.5, 0};
+  for (const bool replacement : {true, false}) {
+    for (const int world : {1, 2, 3, 4, 9}) {
+      WeightedRandomSampler whole(weights, 5, {.replacement = replacement, .seed = 6});
+      whole.set_epoch(2);
+      const std::vector<int64_t> order = whole.indices();
+      for (int rank = 0; rank < world; ++rank) {
+        WeightedRandomSampler sampler(
+            weights, 5, {.replacement = replacement, .seed = 6, .world_size = world, .rank = rank});
+        sampler.set_epoch(2);
+        const std::vector<int64_t> mine = sampler.indices();
+        ASSERT_EQ(static_cast<int64_t>(mine.size()), (5 + world - 1) / world);
+        ASSERT_EQ(static_cast<int64_t>(mine.size()), sampler.size());
+        for (size_t i = 0; i < mine.size(); ++i) {
+          const size_t place = static_cast<size_t>(rank) + i * static_cast<size_t>(world);
+          EXPECT_EQ(mine[i], order[place % order.size()]);
+        }
+      }
+    }
+  }
+}
+
+TEST(WeightedRandomSampler, RefusesWhatCannotBeDrawn) {
+  const auto message = [](const std::vector<double>& weights, int64_t count, bool replacement) {
+    try {
+      WeightedRandomSampler sampler(weights, count, {.replacement = replacement});
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_THAT(message({1, -0.5}, 1, true), ::testing::HasSubstr("got -0.5 for sample 1"));
+  EXPECT_THAT(message({1, 1, NAN}, 1, true), ::testing::HasSubstr("for sample 2"));
+  EXPECT_THAT(message({INFINITY}, 1, true), ::testing::HasSubstr("for sample 0"));
+  EXPECT_THAT(message({0, 0, 0}, 1, true), ::testing::HasSubstr("got none among 3"));
+  EXPECT_THAT(message({1, 0, 1}, 3, false), ::testing::HasSubstr("above 0, 2,"));
+  EXPECT_THAT(message({1}, -1, true), ::testing::HasSubstr("got -1"));
+  EXPECT_EQ(message({}, 0, true), "");
+  EXPECT_THROW(WeightedRandomSampler({1}, 1, {.world_size = 2, .rank = 2}), Error);
 }
 
 TEST(DistributedSampler, RefusesARankThatIsNotThere) {
