@@ -1,46 +1,35 @@
-// How many images per second does training handle, and how much do two ranks gain over one?
+// How many samples per second does training handle, and how much do several ranks gain over one?
 //
-// Starts its own ranks as processes of one thread each. Jobs of one rank and of several take turns,
-// so that a machine that slows down slows both; the figures are medians over the turns. Each rank
-// trains on one batch of random images that lies in memory, as the peers do.
+// Starts its own ranks as processes of one thread each. One rank alone, ranks that know nothing of
+// each other (the machine's limit) and ranks that train one model take turns (train_rank.h), and
+// speed-ups are medians of the turns' own ratios, so that a machine that slows down slows all of
+// them. Each rank trains on one random batch that lies in memory, as the peers do.
 #include <algorithm>
 #include <charconv>
-#include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <sstream>
 #include <stdexcept>
 
 #include "job.h"
-#include "lockstep/comm/communicator.h"
-#include "lockstep/core/random.h"
+#include "lockstep/kernels/error.h"
 #include "lockstep/kernels/text.h"
-#include "lockstep/nn/data_parallel.h"
-#include "lockstep/nn/loss.h"
-#include "lockstep/nn/optim.h"
-#include "lockstep/nn/sync_batch_norm.h"
-#include "train_fashion_mnist/model.h"
+#include "train_rank.h"
 
-namespace nn = lockstep::nn;
 using lockstep::str_cat;
-using lockstep::Tensor;
 
 namespace {
 
-constexpr int kWarmUpSteps = 5;
 constexpr double kGoal = 1.7;  // of the cnn on two ranks
 
 struct Options {
-  std::string worker;  // a model: this process is a rank
+  bool worker = false;  // this process is a rank
+  bench::RankOptions rank;
   std::vector<std::string> models = {"cnn", "mlp"};
   int ranks = 2;
-  int batch = 128;
-  int steps = 20;
   int repetitions = 5;
-  bool sync_batch_norm = true;
   bool peers = false;
   std::string json;
   bool help = false;
@@ -57,8 +46,9 @@ constexpr const char* kUsage =
     "  --models LIST         cnn, mlp, or both with a comma between (cnn,mlp)\n"
     "  --ranks N             compared with 1 rank, at least 2 (2)\n"
     "  --batch N             images in a step of each rank (128)\n"
-    "  --steps N             timed in each turn, after a warm-up (20)\n"
-    "  --repetitions N       turns (5)\n"
+    "  --steps N             timed in each turn (10)\n"
+    "  --rounds N            turns of each job (3)\n"
+    "  --repetitions N       jobs (5)\n"
     "  --no-sync-batch-norm  batch norm over each rank's own images, as PyTorch's on a CPU\n"
     "  --peers               the same with PyTorch, if python3 can import it\n"
     "  --json FILE           the results for programs\n";
@@ -77,8 +67,9 @@ std::vector<std::string> split_models(const std::string& text) {
 Options parse(int argc, char** argv) {
   Options options;
   const std::map<std::string, int*> numbers = {{"--ranks", &options.ranks},
-                                               {"--batch", &options.batch},
-                                               {"--steps", &options.steps},
+                                               {"--batch", &options.rank.batch},
+                                               {"--steps", &options.rank.steps},
+                                               {"--rounds", &options.rank.rounds},
                                                {"--repetitions", &options.repetitions}};
   for (int i = 1; i < argc; ++i) {
     const std::string name = argv[i];
@@ -96,11 +87,12 @@ Options parse(int argc, char** argv) {
     } else if (name == "--models") {
       options.models = split_models(value());
     } else if (name == "--worker") {
-      options.worker = value();
+      options.worker = true;
+      options.rank.model = value();
     } else if (name == "--json") {
       options.json = value();
     } else if (name == "--no-sync-batch-norm") {
-      options.sync_batch_norm = false;
+      options.rank.sync_batch_norm = false;
     } else if (name == "--peers") {
       options.peers = true;
     } else if (name == "--help" || name == "-h") {
@@ -111,27 +103,6 @@ Options parse(int argc, char** argv) {
   }
   if (options.ranks < 2) throw UsageError("--ranks wants at least 2: it is compared with 1");
   return options;
-}
-
-// One rank: trains, and writes the seconds of each timed step.
-void work(const Options& options) {
-  const auto group = lockstep::comm::init();
-  lockstep::manual_seed(1);
-  auto net = make_model(options.worker);
-  if (options.sync_batch_norm) nn::convert_sync_batchnorm(net, group);
-  nn::DataParallel model(net, group);
-  nn::SGD optimizer(net->named_parameters(), {.lr = 0.01, .momentum = 0.9});
-  lockstep::manual_seed(2 + static_cast<uint64_t>(group->rank()));
-  const Tensor input = lockstep::randn({options.batch, 1, 28, 28});
-  const Tensor target = lockstep::randint(0, 10, {options.batch});
-  for (int step = 0; step < kWarmUpSteps + options.steps; ++step) {
-    const auto start = std::chrono::steady_clock::now();
-    optimizer.zero_grad();
-    lockstep::cross_entropy(model.forward(input), target).backward();
-    optimizer.step();
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-    if (step >= kWarmUpSteps) std::printf("%.9f\n", seconds.count());
-  }
 }
 
 struct Spread {
@@ -146,59 +117,84 @@ Spread spread_of(std::vector<double> values) {
   return {values.front(), median, values.back()};
 }
 
-// A program that trains a model on some ranks, and its figures, one for each turn.
+// One rank alone, all apart, all together.
+constexpr const char* kPhases[] = {"one", "apart", "together"};
+enum Phase { kOne, kApart, kTogether };
+
+// What trains a model, and its figures, one for each turn.
 struct Contender {
   std::string library;
   std::string model;
-  int ranks = 1;
   std::vector<std::string> command;
-  std::vector<double> step_ms = {};  // the median step of the turn
-  std::vector<double> images_per_second = {};
+  struct Figures {
+    std::vector<double> step_ms;  // the median step of the turn
+    std::vector<double> images_per_second;
+  } phases[3] = {};
 };
 
-std::vector<double> read_seconds(const std::string& text, const Options& options) {
-  std::vector<double> seconds;
+// What one rank wrote: for each phase, for each turn, the seconds of all steps and of the median.
+struct Times {
+  std::vector<std::pair<double, double>> phases[3];
+};
+
+Times read_times(const std::string& text, bool is_first, const Options& options) {
+  Times times;
   std::stringstream stream(text);
-  for (double value; stream >> value;) seconds.push_back(value);
-  if (static_cast<int>(seconds.size()) != options.steps || !stream.eof()) {
-    throw lockstep::Error(lockstep::ErrorCode::kInternal, "bench_train",
-                          str_cat("want ", options.steps, " times from a rank, got '", text, "'"));
+  double total = 0, median = 0;
+  for (std::string phase; stream >> phase >> total >> median;) {
+    const auto* const known = std::find(std::begin(kPhases), std::end(kPhases), phase);
+    if (known == std::end(kPhases)) break;
+    times.phases[known - kPhases].emplace_back(total, median);
   }
-  return seconds;
+  for (const Phase phase : {kOne, kApart, kTogether}) {
+    const size_t wanted = phase == kOne && !is_first ? 0 : static_cast<size_t>(options.rank.rounds);
+    if (times.phases[phase].size() != wanted || !stream.eof()) {
+      throw lockstep::Error(lockstep::ErrorCode::kInternal, "bench_train",
+                            str_cat("want ", wanted, " lines of phase '", kPhases[phase],
+                                    "' from a rank, got '", text, "'"));
+    }
+  }
+  return times;
 }
 
-// The job is as fast as its slowest rank over the whole turn. Step by step the slowest would be
+// A phase is as fast as its slowest rank over the whole turn. Step by step the slowest would be
 // counted twice: what one rank loses after a step's last meeting, the other waits for in the next.
-void take_turn(Contender& contender, const Options& options) {
-  double total = 0;
-  Spread slowest;
-  for (const std::string& text : bench::run_job(contender.ranks, contender.command)) {
-    const std::vector<double> seconds = read_seconds(text, options);
-    const double sum = std::accumulate(seconds.begin(), seconds.end(), 0.0);
-    if (sum <= total) continue;
-    total = sum;
-    slowest = spread_of(seconds);
+void run(Contender& contender, const Options& options) {
+  std::vector<Times> ranks;
+  for (const std::string& text : bench::run_job(options.ranks, contender.command)) {
+    ranks.push_back(read_times(text, ranks.empty(), options));
   }
-  contender.step_ms.push_back(1e3 * slowest.median);
-  contender.images_per_second.push_back(contender.ranks * options.batch * options.steps / total);
+  for (const Phase phase : {kOne, kApart, kTogether}) {
+    const int images =
+        options.rank.batch * options.rank.steps * (phase == kOne ? 1 : options.ranks);
+    for (size_t turn = 0; turn < static_cast<size_t>(options.rank.rounds); ++turn) {
+      std::pair<double, double> slowest;
+      for (const Times& rank : ranks) {
+        if (phase != kOne || &rank == ranks.data()) {
+          slowest = std::max(slowest, rank.phases[phase][turn]);
+        }
+      }
+      contender.phases[phase].step_ms.push_back(1e3 * slowest.second);
+      contender.phases[phase].images_per_second.push_back(images / slowest.first);
+    }
+  }
 }
 
 std::vector<Contender> contenders(const Options& options) {
   std::vector<Contender> list;
-  const std::vector<std::string> common = {"--batch", std::to_string(options.batch), "--steps",
-                                           std::to_string(options.steps)};
+  const std::vector<std::string> common = {"--batch",  std::to_string(options.rank.batch),
+                                           "--steps",  std::to_string(options.rank.steps),
+                                           "--rounds", std::to_string(options.rank.rounds)};
   for (const std::string& model : options.models) {
-    for (const int ranks : {1, options.ranks}) {
-      std::vector<std::string> command = {bench::this_program(), "--worker", model};
-      command.insert(command.end(), common.begin(), common.end());
-      if (!options.sync_batch_norm) command.push_back("--no-sync-batch-norm");
-      list.push_back({"Lockstep", model, ranks, command});
-      if (!options.peers) continue;
-      command = {"/usr/bin/env", "python3", LOCKSTEP_PEERS_DIR "/torch_ddp_train.py", "--model",
-                 model};
-      command.insert(command.end(), common.begin(), common.end());
-      list.push_back({"PyTorch", model, ranks, command});
-    }
+    std::vector<std::string> command = {bench::this_program(), "--worker", model};
+    command.insert(command.end(), common.begin(), common.end());
+    if (!options.rank.sync_batch_norm) command.push_back("--no-sync-batch-norm");
+    list.push_back({"Lockstep", model, command});
+    if (!options.peers) continue;
+    command = {"/usr/bin/env", "python3", LOCKSTEP_PEERS_DIR "/torch_ddp_train.py", "--model",
+               model};
+    command.insert(command.end(), common.begin(), common.end());
+    list.push_back({"PyTorch", model, command});
   }
   return list;
 }
@@ -218,38 +214,62 @@ nlohmann::json to_json(const Spread& spread) {
   return {{"low", spread.low}, {"median", spread.median}, {"high", spread.high}};
 }
 
-// Writes the table, and returns the same for programs.
-nlohmann::json report(const std::vector<Contender>& list, const Options& options) {
-  std::printf("%-9s %-6s %5s  %-24s %-24s %9s %11s\n", "library", "model", "ranks", "step ms",
-              "images/s", "speed-up", "efficiency");
-  nlohmann::json results = nlohmann::json::array();
-  std::map<std::string, double> alone;  // images/s on one rank
-  for (const Contender& c : list) {
-    const Spread step = spread_of(c.step_ms), rate = spread_of(c.images_per_second);
-    char steps[64], rates[64];
-    std::snprintf(steps, sizeof steps, "%.2f (%.2f-%.2f)", step.median, step.low, step.high);
-    std::snprintf(rates, sizeof rates, "%.0f (%.0f-%.0f)", rate.median, rate.low, rate.high);
-    std::printf("%-9s %-6s %5d  %-24s %-24s", c.library.c_str(), c.model.c_str(), c.ranks, steps,
-                rates);
-    nlohmann::json result = {{"library", c.library},
-                             {"model", c.model},
-                             {"ranks", c.ranks},
-                             {"batch_per_rank", options.batch},
-                             {"repetitions", options.repetitions},
-                             {"step_ms", to_json(step)},
-                             {"images_per_second", to_json(rate)}};
-    const auto [one, first] = alone.try_emplace(c.library + c.model, rate.median);
-    if (!first) {
-      const double speed_up = rate.median / one->second;
-      std::printf(" %9.2f %9.0f %%", speed_up, 100 * speed_up / c.ranks);
-      if (c.library == "Lockstep" && c.model == "cnn" && c.ranks == 2) {
-        std::printf("  (goal %.1f: %s)", kGoal, speed_up >= kGoal ? "met" : "missed");
-      }
-      result["speed_up"] = speed_up;
-    }
-    std::printf("\n");
-    results.push_back(std::move(result));
+// Of each turn what it handles over what one rank alone does.
+Spread speed_up(const Contender& c, Phase phase) {
+  std::vector<double> ratios;
+  for (size_t turn = 0; turn < c.phases[kOne].images_per_second.size(); ++turn) {
+    ratios.push_back(c.phases[phase].images_per_second[turn] /
+                     c.phases[kOne].images_per_second[turn]);
   }
+  return spread_of(ratios);
+}
+
+// Writes a line of the table, and returns the same for programs.
+nlohmann::json report(const Contender& c, Phase phase, const Options& options) {
+  const int ranks = phase == kOne ? 1 : options.ranks;
+  const Spread step = spread_of(c.phases[phase].step_ms);
+  const Spread rate = spread_of(c.phases[phase].images_per_second);
+  char steps[64], rates[64];
+  std::snprintf(steps, sizeof steps, "%.2f (%.2f-%.2f)", step.median, step.low, step.high);
+  std::snprintf(rates, sizeof rates, "%.0f (%.0f-%.0f)", rate.median, rate.low, rate.high);
+  std::printf("%-9s %-6s %5d  %-9s %-24s %-24s", c.library.c_str(), c.model.c_str(), ranks,
+              phase == kApart ? "apart" : "", steps, rates);
+  nlohmann::json result = {{"library", c.library},
+                           {"model", c.model},
+                           {"phase", kPhases[phase]},
+                           {"ranks", ranks},
+                           {"batch_per_rank", options.rank.batch},
+                           {"turns", c.phases[phase].step_ms.size()},
+                           {"step_ms", to_json(step)},
+                           {"images_per_second", to_json(rate)}};
+  if (phase != kOne) {
+    const Spread gain = speed_up(c, phase);
+    std::printf(" %5.2f (%.2f-%.2f)", gain.median, gain.low, gain.high);
+    result["speed_up"] = to_json(gain);
+    if (phase == kTogether) {
+      const double of_limit = gain.median / speed_up(c, kApart).median;
+      std::printf(" %6.0f %%", 100 * of_limit);
+      result["of_limit"] = of_limit;
+      if (c.library == "Lockstep" && c.model == "cnn" && ranks == 2) {
+        std::printf("  (goal %.1f: %s)", kGoal, gain.median >= kGoal ? "met" : "missed");
+      }
+    }
+  }
+  std::printf("\n");
+  return result;
+}
+
+nlohmann::json report(const std::vector<Contender>& list, const Options& options) {
+  std::printf("%-9s %-6s %5s  %-9s %-24s %-24s %-16s %8s\n", "library", "model", "ranks", "",
+              "step ms", "images/s", "speed-up", "of limit");
+  nlohmann::json results = nlohmann::json::array();
+  for (const Contender& c : list) {
+    for (const Phase phase : {kOne, kApart, kTogether})
+      results.push_back(report(c, phase, options));
+  }
+  std::printf(
+      "\nThe limit is the speed-up of ranks apart: the same training, plain and unwrapped,"
+      " in processes\nthat know nothing of each other.\n");
   return results;
 }
 
@@ -261,10 +281,10 @@ void measure(Options options) {
   std::vector<Contender> list = contenders(options);
   std::printf(
       "Training, one thread and %d images on each rank; medians of %d turns (lowest-highest)\n\n",
-      options.batch, options.repetitions);
+      options.rank.batch, options.repetitions * options.rank.rounds);
   std::fflush(stdout);
-  for (int turn = 0; turn < options.repetitions; ++turn) {
-    for (Contender& contender : list) take_turn(contender, options);
+  for (int repetition = 0; repetition < options.repetitions; ++repetition) {
+    for (Contender& contender : list) run(contender, options);
   }
   const nlohmann::json results = report(list, options);
   if (options.json.empty()) return;
@@ -283,8 +303,8 @@ int main(int argc, char** argv) {
     const Options options = parse(argc, argv);
     if (options.help) {
       std::fputs(kUsage, stdout);
-    } else if (!options.worker.empty()) {
-      work(options);
+    } else if (options.worker) {
+      bench::run_rank(options.rank);
     } else {
       measure(options);
     }
