@@ -76,4 +76,9 @@ Tensor BatchNorm2d::forward(const Tensor& x) {
   return BatchNorm::forward(x);
 }
 
+Tensor BatchNorm3d::forward(const Tensor& x) {
+  check_dims(x, 5, 5, "BatchNorm3d", "(N, C, D, H, W)");
+  return BatchNorm::forward(x);
+}
+
 }  // namespace lockstep::nn

@@ -66,4 +66,11 @@ class BatchNorm2d : public BatchNorm {
   Tensor forward(const Tensor& x) override;
 };
 
+// BatchNorm that takes no other x than (N, C, D, H, W).
+class BatchNorm3d : public BatchNorm {
+ public:
+  using BatchNorm::BatchNorm;
+  Tensor forward(const Tensor& x) override;
+};
+
 }  // namespace lockstep::nn

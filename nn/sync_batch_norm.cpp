@@ -15,6 +15,7 @@ class CommunicatorGroup final : public BatchNormGroup {
       : group_(std::move(group)) {}
 
   void merge_statistics(Tensor& mean, Tensor& squared_deviations, int64_t& count) override {
+    if (group_->size() == 1) return;
     const auto channels = static_cast<size_t>(mean.numel());
     const size_t row = 1 + 2 * channels;
     const std::vector<double> m = to(mean, DType::kF64).to_vector<double>();
@@ -45,7 +46,9 @@ class CommunicatorGroup final : public BatchNormGroup {
         to(Tensor::from(merged_squares, squared_deviations.shape()), squared_deviations.dtype());
   }
 
-  Tensor all_sum(const Tensor& x) override { return all_reduce(x, group_, comm::ReduceOp::kSum); }
+  Tensor all_sum(const Tensor& x) override {
+    return group_->size() == 1 ? x : all_reduce(x, group_, comm::ReduceOp::kSum);
+  }
 
  private:
   std::shared_ptr<comm::Communicator> group_;
@@ -55,7 +58,6 @@ class CommunicatorGroup final : public BatchNormGroup {
 
 std::shared_ptr<BatchNormGroup> make_batch_norm_group(std::shared_ptr<comm::Communicator> group) {
   check(group != nullptr, "SyncBatchNorm", "want a communicator, got null");
-  if (group->size() == 1) return nullptr;
   return std::make_shared<CommunicatorGroup>(std::move(group));
 }
 
@@ -70,7 +72,16 @@ std::shared_ptr<Module> convert_sync_batchnorm(std::shared_ptr<Module> module,
   check(module != nullptr, "convert_sync_batchnorm", "want a module, got null");
   const auto statistics = make_batch_norm_group(std::move(group));
   module->apply([&](Module& part) {
-    if (auto* norm = dynamic_cast<BatchNorm*>(&part)) norm->set_group(statistics);
+    auto* norm = dynamic_cast<BatchNorm*>(&part);
+    if (norm != nullptr && norm->group() == nullptr) norm->set_group(statistics);
+  });
+  return module;
+}
+
+std::shared_ptr<Module> revert_sync_batchnorm(std::shared_ptr<Module> module) {
+  check(module != nullptr, "revert_sync_batchnorm", "want a module, got null");
+  module->apply([](Module& part) {
+    if (auto* norm = dynamic_cast<BatchNorm*>(&part)) norm->set_group(nullptr);
   });
   return module;
 }

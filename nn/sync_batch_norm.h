@@ -16,7 +16,9 @@ namespace lockstep::nn {
 std::shared_ptr<BatchNormGroup> make_batch_norm_group(std::shared_ptr<comm::Communicator> group);
 
 // Batch norm over the batches of all ranks of a group, for inputs (N, C, …) of 2 to 5 dimensions.
-// In training, forward and backward are collective: one collective each. Weight and bias gradients
+// In training, forward and backward are collective: one collective each, an all_gather of count,
+// mean and squared deviations of all channels, and an all_reduce of the two sums. Backward with
+// create_graph has two more, on every rank or on none. Weight and bias gradients
 // stay this rank's own; DataParallel averages them. In eval mode, or in a group of one, it is plain
 // batch norm.
 class SyncBatchNorm : public BatchNorm {
@@ -25,10 +27,14 @@ class SyncBatchNorm : public BatchNorm {
                 BatchNormOptions options = {});
 };
 
-// Makes every BatchNorm1d and BatchNorm2d in `module`, at any depth, and `module` itself,
-// synchronise over `group`. They stay the same objects: weights, buffers, requires_grad, training
-// mode and names are what they were. Returns `module`. Called on every rank.
+// Makes every BatchNorm (and BatchNorm1d, 2d, 3d) in `module`, at any depth, and `module` itself,
+// synchronise over `group`. Those that have a group already, of fewer ranks say, keep it. They stay
+// the same objects: weights, buffers, requires_grad, training mode and names are what they were.
+// Returns `module`. Called on every rank.
 std::shared_ptr<Module> convert_sync_batchnorm(std::shared_ptr<Module> module,
                                                std::shared_ptr<comm::Communicator> group);
+
+// The way back: every BatchNorm in `module` takes its rank's batch alone. Returns `module`.
+std::shared_ptr<Module> revert_sync_batchnorm(std::shared_ptr<Module> module);
 
 }  // namespace lockstep::nn

@@ -162,6 +162,9 @@ TEST(BatchNorm, RefusesOneValuePerChannelAndCountsNothing) {
 TEST(BatchNorm, RefusesOtherShapesByName) {
   BatchNorm1d lines(3);
   BatchNorm2d images(3);
+  BatchNorm3d volumes(3);
+  EXPECT_EQ(volumes(Tensor::ones({2, 3, 4, 5, 1})).dim(), 5);
+  EXPECT_THAT(error_of([&] { volumes(Tensor::ones({2, 3, 4, 5})); }), HasSubstr("BatchNorm3d"));
   EXPECT_THAT(error_of([&] { lines(Tensor::ones({2, 4})); }), HasSubstr("(2, 4)"));
   EXPECT_THAT(error_of([&] { lines(Tensor::ones({2, 3, 4, 5})); }), HasSubstr("BatchNorm1d"));
   EXPECT_THAT(error_of([&] { images(Tensor::ones({2, 3})); }), HasSubstr("BatchNorm2d"));

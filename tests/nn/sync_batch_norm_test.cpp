@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <optional>
+#include <utility>
 
 #include "lockstep/core/autograd.h"
 #include "lockstep/core/gradcheck.h"
@@ -25,7 +27,8 @@ using testing::ThrowsMessage;
 using Group = std::shared_ptr<comm::Communicator>;
 
 MATCHER_P(NearWithin, tolerance, "") {
-  return std::abs(std::get<0>(arg) - std::get<1>(arg)) <= tolerance;
+  const auto [got, want] = std::pair(std::get<0>(arg), std::get<1>(arg));
+  return std::abs(got - want) <= tolerance * (1 + std::abs(want));
 }
 
 Tensor random_batch(const Shape& shape, uint64_t seed) {
@@ -95,13 +98,13 @@ TEST(SyncBatchNorm, EqualsBatchNormOverTheWholeBatchForAnySplit) {
         a.group = make_batch_norm_group(group);
         Tensor leaf = x.narrow(0, start, split[r]).clone().set_requires_grad();
         const Tensor y = batch_norm(leaf, a);
-        EXPECT_THAT(y.to_vector<double>(), Pointwise(NearWithin(1e-10), mine(whole.y)));
+        EXPECT_THAT(y.to_vector<double>(), Pointwise(NearWithin(1e-12), mine(whole.y)));
         y.backward(g.narrow(0, start, split[r]));
         EXPECT_THAT(leaf.grad().to_vector<double>(),
-                    Pointwise(NearWithin(1e-10), mine(whole.x_grad)));
+                    Pointwise(NearWithin(1e-12), mine(whole.x_grad)));
         const Tensor weight_grad = all_reduce(a.weight.grad(), group);
         EXPECT_THAT(weight_grad.to_vector<double>(),
-                    Pointwise(NearWithin(1e-9), whole.weight_grad.to_vector<double>()));
+                    Pointwise(NearWithin(1e-12), whole.weight_grad.to_vector<double>()));
         EXPECT_THAT(a.running_mean.to_vector<double>(),
                     Pointwise(NearWithin(1e-12), whole.running_mean.to_vector<double>()));
         EXPECT_THAT(a.running_var.to_vector<double>(),
@@ -130,11 +133,217 @@ TEST(SyncBatchNorm, HasSecondOrderGradients) {
     Tensor leaf = x.narrow(0, start, count).clone().set_requires_grad();
     const Tensor mine = penalty(leaf, a, weights.narrow(0, start, count));
     EXPECT_THAT(mine.to_vector<double>(),
-                Pointwise(NearWithin(1e-9), first.narrow(0, start, count).to_vector<double>()));
+                Pointwise(NearWithin(1e-12), first.narrow(0, start, count).to_vector<double>()));
     sum(mine * mine).backward();
     EXPECT_THAT(
         leaf.grad().to_vector<double>(),
-        Pointwise(NearWithin(1e-7), whole.grad().narrow(0, start, count).to_vector<double>()));
+        Pointwise(NearWithin(1e-11), whole.grad().narrow(0, start, count).to_vector<double>()));
+  });
+}
+
+// Rows [start, start + count) of the whole batch are rank r's.
+std::pair<int64_t, int64_t> rows_of(const std::vector<int64_t>& split, int rank) {
+  int64_t start = 0;
+  for (int r = 0; r < rank; ++r) start += split[static_cast<size_t>(r)];
+  return {start, split[static_cast<size_t>(rank)]};
+}
+
+// Every rank has the same inputs and the same result, so that the ranks take differences together.
+// An average over ranks is the identity on such inputs, and makes of the ranks' gradients of all
+// ranks' results the gradient of one.
+TEST(SyncBatchNorm, GradientsEqualDifferencesToTheSecondOrderForAnySplit) {
+  const std::vector<std::vector<int64_t>> splits = {{2, 3}, {5, 0}, {1, 3, 1}};
+  for (const auto& split : splits) {
+    for (const Shape& tail : {Shape{2}, Shape{2, 1, 2}}) {
+      with_ranks(static_cast<int>(split.size()), [&](const Group& group) {
+        const auto [start, count] = rows_of(split, group->rank());
+        const auto statistics = make_batch_norm_group(group);
+        const auto function = [&, start = start, count = count](const Tensors& inputs) {
+          Tensors same;
+          for (const Tensor& input : inputs) {
+            same.push_back(all_reduce(input, group, comm::ReduceOp::kAvg));
+          }
+          BatchNormArguments a;
+          a.weight = same[1];
+          a.bias = same[2];
+          a.group = statistics;
+          const Tensor y = batch_norm(same[0].narrow(0, start, count), a);
+          const auto rows = [&](int64_t n) {
+            Shape shape = same[0].shape();
+            shape[0] = n;
+            return Tensor::zeros(shape, {DType::kF64});
+          };
+          const Tensors parts = {rows(start), y, rows(5 - start - count)};
+          return all_reduce(cat(parts, 0), group);
+        };
+        Shape shape = {5};
+        shape.insert(shape.end(), tail.begin(), tail.end());
+        const Tensors inputs = {random_batch(shape, 40).set_requires_grad(),
+                                random_batch({2}, 41).set_requires_grad(),
+                                random_batch({2}, 42).set_requires_grad()};
+        EXPECT_EQ(gradcheck(function, inputs, {.tolerance = 1e-5}), "");
+      });
+    }
+  }
+}
+
+// The whole batch on one rank, and the same in parts: running statistics and outputs, batch after
+// batch, then in eval mode.
+TEST(SyncBatchNorm, EveryOptionEqualsBatchNormOverTheWholeBatch) {
+  std::vector<BatchNormOptions> all_options;
+  for (const bool affine : {true, false}) {
+    for (const bool track : {true, false}) {
+      for (const std::optional<double> momentum : {std::optional<double>(0.3), {}}) {
+        all_options.push_back(
+            {.eps = 1e-3, .momentum = momentum, .affine = affine, .track_running_stats = track});
+      }
+    }
+  }
+  const std::vector<int64_t> split = {2, 0, 1, 4};
+  for (const BatchNormOptions& options : all_options) {
+    const auto batch = [](uint64_t seed) { return random_batch({7, 3, 5}, seed); };
+    BatchNorm alone(3, options);
+    alone.to(DType::kF64);
+    std::vector<std::vector<double>> outputs, buffers;
+    for (uint64_t step = 0; step < 3; ++step) {
+      outputs.push_back(alone(batch(step)).to_vector<double>());
+    }
+    for (const auto& [name, buffer] : alone.named_buffers()) {
+      buffers.push_back(buffer.to(DType::kF64).to_vector<double>());
+    }
+    alone.eval();
+    const Tensor last = batch(9);
+    with_ranks(4, [&](const Group& group) {
+      const auto [start, count] = rows_of(split, group->rank());
+      SyncBatchNorm norm(3, group, options);
+      norm.to(DType::kF64);
+      for (uint64_t step = 0; step < 3; ++step) {
+        const Tensor y = norm(batch(step).narrow(0, start, count));
+        const auto begin = outputs[step].begin() + 15 * start;
+        EXPECT_THAT(y.to_vector<double>(),
+                    Pointwise(NearWithin(1e-12), std::vector<double>(begin, begin + 15 * count)));
+      }
+      for (size_t i = 0; i < buffers.size(); ++i) {
+        EXPECT_THAT(norm.named_buffers()[i].second.to(DType::kF64).to_vector<double>(),
+                    Pointwise(NearWithin(1e-12), buffers[i]));
+      }
+      norm.eval();
+      // Not collective any more: the running statistics, or this rank's own where there are none.
+      if (group->rank() != 3) return;
+      BatchNorm mine(3, options);
+      mine.to(DType::kF64);
+      for (size_t i = 0; i < buffers.size(); ++i) {
+        mine.named_buffers()[i].second.copy_(norm.named_buffers()[i].second);
+      }
+      mine.eval();
+      EXPECT_EQ(norm(last).to_vector<double>(), mine(last).to_vector<double>());
+    });
+  }
+}
+
+TEST(SyncBatchNorm, ChannelsLastMemoryGivesTheSameAndKeepsItsOrder) {
+  const Tensor x = random_batch({5, 3, 2, 4}, 50);
+  const Tensor g = random_batch({5, 3, 2, 4}, 51);
+  const Plain whole = plain(x, g);
+  const std::vector<int64_t> split = {3, 2};
+  with_ranks(2, [&](const Group& group) {
+    const auto [start, count] = rows_of(split, group->rank());
+    BatchNormArguments a;
+    a.weight = weights_for(3);
+    a.group = make_batch_norm_group(group);
+    const Tensor mine = x.narrow(0, start, count);
+    Tensor leaf = mine.permute({0, 2, 3, 1}).contiguous().permute({0, 3, 1, 2}).detach();
+    leaf.set_requires_grad();
+    const Tensor y = batch_norm(leaf, a);
+    EXPECT_EQ(y.strides(), leaf.strides());
+    y.backward(g.narrow(0, start, count));
+    EXPECT_THAT(y.to_vector<double>(),
+                Pointwise(NearWithin(1e-12), whole.y.narrow(0, start, count).to_vector<double>()));
+    EXPECT_THAT(
+        leaf.grad().to_vector<double>(),
+        Pointwise(NearWithin(1e-12), whole.x_grad.narrow(0, start, count).to_vector<double>()));
+  });
+}
+
+// A mean of 300 and a deviation of 1: statistics in 16 bits would have no digit of the variance.
+TEST(SyncBatchNorm, SixteenBitInputsHaveStatisticsInF32) {
+  for (const DType dtype : {DType::kF16, DType::kBF16}) {
+    const Tensor x = (random_batch({64, 3}, 60) * 0.5 + 300.0).to(dtype);
+    const Tensor g = random_batch({64, 3}, 61).to(dtype);
+    // In f64 from the rounded inputs.
+    const Plain exact = plain(x.to(DType::kF64), g.to(DType::kF64));
+    const std::vector<int64_t> split = {41, 0, 23};
+    with_ranks(3, [&](const Group& group) {
+      const auto [start, count] = rows_of(split, group->rank());
+      BatchNormArguments a;
+      a.weight = weights_for(3).detach().to(DType::kF32).set_requires_grad();
+      a.running_mean = Tensor::zeros({3});
+      a.running_var = Tensor::ones({3});
+      a.group = make_batch_norm_group(group);
+      Tensor leaf = x.narrow(0, start, count).clone().set_requires_grad();
+      const Tensor y = batch_norm(leaf, a);
+      EXPECT_EQ(y.dtype(), dtype);
+      const double rounding = dtype == DType::kF16 ? 1.0 / 2048 : 1.0 / 256;
+      EXPECT_THAT(
+          y.to(DType::kF64).to_vector<double>(),
+          Pointwise(NearWithin(rounding), exact.y.narrow(0, start, count).to_vector<double>()));
+      const auto f64 = [](const Tensor& t) { return t.to(DType::kF64).to_vector<double>(); };
+      // f32's rounding of a mean of 300 is 1.5e-5.
+      EXPECT_THAT(f64(a.running_mean), Pointwise(NearWithin(1e-6), f64(exact.running_mean)));
+      EXPECT_THAT(f64(a.running_var), Pointwise(NearWithin(1e-5), f64(exact.running_var)));
+      y.backward(g.narrow(0, start, count));
+      EXPECT_EQ(leaf.grad().dtype(), dtype);
+      EXPECT_THAT(f64(leaf.grad()),
+                  Pointwise(NearWithin(2 * rounding), f64(exact.x_grad.narrow(0, start, count))));
+    });
+  }
+}
+
+TEST(SyncBatchNorm, SubgroupsKeepToThemselves) {
+  const std::vector<int64_t> split = {1, 3, 2, 2, 1};
+  const Tensor x = random_batch({9, 3}, 70);
+  with_ranks(5, [&](const Group& world) {
+    const std::shared_ptr<comm::Communicator> group = world->split(world->rank() % 2);
+    Tensors together;
+    for (int r = world->rank() % 2; r < 5; r += 2) {
+      const auto [start, count] = rows_of(split, r);
+      together.push_back(x.narrow(0, start, count));
+    }
+    const Tensor whole = plain(cat(together, 0), cat(together, 0)).y;
+    int64_t before = 0;
+    for (int r = world->rank() % 2; r < world->rank(); r += 2) {
+      before += split[static_cast<size_t>(r)];
+    }
+    BatchNormArguments a;
+    a.weight = weights_for(3);
+    a.group = make_batch_norm_group(group);
+    const auto [start, count] = rows_of(split, world->rank());
+    EXPECT_THAT(batch_norm(x.narrow(0, start, count), a).to_vector<double>(),
+                Pointwise(NearWithin(1e-12), whole.narrow(0, before, count).to_vector<double>()));
+  });
+}
+
+TEST(SyncBatchNorm, ConversionKeepsGroupsThatArePresentAndGoesBack) {
+  with_ranks(3, [](const Group& world) {
+    const std::shared_ptr<comm::Communicator> alone = world->split(world->rank());
+    auto own = std::make_shared<SyncBatchNorm>(2, alone);
+    auto deep = std::make_shared<BatchNorm3d>(2);
+    auto net = std::make_shared<Sequential>(own, std::make_shared<Sequential>(deep));
+    const auto kept = own->group();
+    convert_sync_batchnorm(net, world);
+    EXPECT_EQ(own->group(), kept);
+    ASSERT_NE(deep->group(), nullptr);
+    // `own` is in a group of one: nothing of it is collective.
+    if (world->rank() == 1) {
+      (*own)(Tensor::from<float>({1, 2, 3, 4}, {2, 2}));
+      EXPECT_FLOAT_EQ(own->running_mean.to_vector<float>()[1], 0.3f);
+    }
+    const auto before = net->named_parameters();
+    EXPECT_EQ(revert_sync_batchnorm(net), net);
+    EXPECT_EQ(own->group(), nullptr);
+    EXPECT_EQ(deep->group(), nullptr);
+    EXPECT_TRUE(net->named_parameters()[2].second.is_same(before[2].second));
+    if (world->rank() == 2) (*deep)(random_batch({2, 2, 1, 2, 2}, 1).to(DType::kF32));
   });
 }
 
