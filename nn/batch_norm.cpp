@@ -43,7 +43,9 @@ Tensor BatchNorm::forward(const Tensor& x) {
     return absl::StrCat("want x (N, ", num_features_, ", …), got shape ",
                         lockstep::to_string(x.shape()));
   });
-  const bool track = is_training() && options_.track_running_stats;
+  // A batch of no samples is none, unless other ranks have some.
+  const bool track =
+      is_training() && options_.track_running_stats && (x.numel() > 0 || group_ != nullptr);
   const int64_t batches = track ? num_batches_tracked.item_i64() + 1 : 0;
   const Tensor y = batch_norm(
       x, {.weight = weight,

@@ -13,6 +13,15 @@ namespace lockstep::nn {
 Tensor all_reduce(const Tensor& x, std::shared_ptr<comm::Communicator> group,
                   comm::ReduceOp op = comm::ReduceOp::kSum);
 
+// Collective. `loss`, the mean over this rank's n samples, times n * world_size / N, N being the
+// samples of all ranks: averaged over the ranks, which is what DataParallel does with gradients, it
+// is the mean over all samples, for local batches of any sizes. The value is 0 on a rank that has
+// no sample, even if a mean over none is NaN. Throws Error(kInvalidArgument) for n < 0.
+Tensor mean_over_samples(const Tensor& loss, int64_t samples, comm::Communicator& group);
+
+// x * weight, and exactly 0 where the weight is 0, whatever x is.
+Tensor weighted(const Tensor& x, double weight);
+
 // Collective; starts it. The elements of `data`, which is contiguous and must stay until the work
 // is done, become their average over the group. Not recorded, and not counted as a change in place:
 // call mark_changed() after.

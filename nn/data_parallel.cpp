@@ -9,6 +9,7 @@
 #include "lockstep/core/autograd.h"
 #include "lockstep/core/ops/shape_ops.h"
 #include "lockstep/kernels/text.h"
+#include "lockstep/nn/join.h"
 
 namespace lockstep::nn {
 
@@ -83,14 +84,31 @@ Tensor DataParallel::forward(const Tensor& x) {
 
 void DataParallel::before_forward() {
   check_parameters();
-  if (reducer_ == nullptr || !is_training() || !grad_enabled()) return;
-  if (options_.buffers == BufferMode::kBroadcast) {
-    broadcast_buffers(managed(module_->named_buffers()));
-  } else if (options_.buffers == BufferMode::kAverage) {
-    average_buffers();
-  }
+  if (reducer_ == nullptr || !grad_enabled()) return;
+  reducer_->note_forward(is_training());
+  if (!is_training()) return;
+  Join::check_joined(*this);
+  bring_buffers_into_line();
   if (options_.check_every > 0 && forwards_++ % options_.check_every == 0) {
     check_same_values(wrapped_, *group_, "DataParallel");
+  }
+}
+
+void DataParallel::bring_buffers_into_line() {
+  try {
+    if (options_.buffers == BufferMode::kBroadcast) {
+      broadcast_buffers(managed(module_->named_buffers()));
+    } else if (options_.buffers == BufferMode::kAverage) {
+      average_buffers();
+    }
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kMismatch) throw;
+    throw Error(
+        ErrorCode::kMismatch, "DataParallel",
+        str_cat("ranks run different parts of a training step, of which rank ", group_->rank(),
+                " begins a forward in training mode and sends buffers; call train() or "
+                "eval(), forward and backward in the same way on every rank: ",
+                error.what()));
   }
 }
 
@@ -154,8 +172,9 @@ void DataParallel::check_parameters() {
   seen_ = std::move(present);  // ignored ones, or ones that were frozen
 }
 
-// All in one collective. A graph may still need a buffer's present values, so other values go into
-// new memory.
+// All in one collective, of the model's own group: there it meets the buckets of a rank that is in
+// another part of its step, which is an error at once. A graph may still need a buffer's present
+// values, so other values go into new memory.
 void DataParallel::broadcast_buffers(NamedTensors buffers) const {
   NoGrad no_grad;
   if (buffers.empty()) return;
@@ -166,16 +185,17 @@ void DataParallel::broadcast_buffers(NamedTensors buffers) const {
     packed.insert(packed.end(), bytes, bytes + dense.nbytes());
   }
   const std::vector<char> mine = packed;
-  group_->broadcast(packed.data(), static_cast<int64_t>(packed.size()), DType::kU8, 0).wait();
+  const auto bytes = static_cast<int64_t>(packed.size());
+  reducer_->group().broadcast(packed.data(), bytes, DType::kU8, reducer_->share().source).wait();
   size_t offset = 0;
   for (auto& [path, buffer] : buffers) {
-    const auto bytes = static_cast<size_t>(buffer.nbytes());
-    if (std::memcmp(mine.data() + offset, packed.data() + offset, bytes) != 0) {
+    const auto size = static_cast<size_t>(buffer.nbytes());
+    if (std::memcmp(mine.data() + offset, packed.data() + offset, size) != 0) {
       const Tensor values = Tensor::empty(buffer.shape(), buffer.options());
-      std::memcpy(values.view().data, packed.data() + offset, bytes);
+      std::memcpy(values.view().data, packed.data() + offset, size);
       buffer.set_data(values);
     }
-    offset += bytes;
+    offset += size;
   }
 }
 
@@ -190,10 +210,17 @@ void DataParallel::average_buffers() const {
     const std::vector<double> values = buffer.to(DType::kF64).to_vector<double>();
     packed.insert(packed.end(), values.begin(), values.end());
   }
-  group_
-      ->all_reduce(packed.data(), packed.data(), static_cast<int64_t>(packed.size()), DType::kF64,
-                   comm::ReduceOp::kAvg)
+  // Those of a rank without a batch have not seen one for a while, and do not count.
+  comm::Communicator& group = reducer_->group();
+  double counting = reducer_->share().discard ? 0 : 1;
+  for (double& value : packed) value *= counting;
+  packed.push_back(counting);
+  group
+      .all_reduce(packed.data(), packed.data(), static_cast<int64_t>(packed.size()), DType::kF64,
+                  comm::ReduceOp::kSum)
       .wait();
+  counting = packed.back();
+  for (double& value : packed) value /= counting;
   size_t offset = 0;
   for (auto& [path, buffer] : floating) {
     const auto count = static_cast<size_t>(buffer.numel());

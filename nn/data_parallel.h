@@ -41,9 +41,13 @@ struct DataParallelOptions {
 //
 // Each rank's gradient weighs the same. With a loss that is a mean over unequal local batches the
 // result is the mean of the ranks' means; for the mean over all N samples multiply the loss of n
-// samples by n * world_size / N.
+// samples by n * world_size / N (mean_over_samples() in collectives.h does). Ranks with fewer
+// batches than others: see Join.
 //
-// Names stay those of the module: wrapping adds no prefix. Used from one thread.
+// Names stay those of the module: wrapping adds no prefix. Every rank is in the same mode: where
+// some run a forward in training mode and others in eval mode, and then a backward, every rank gets
+// Error(kMismatch). In eval mode, or with gradients off, a forward is not collective. Used from one
+// thread.
 class DataParallel : public Module {
  public:
   // Collective. Throws Error(kMismatch) on every rank, naming the first difference, unless every
@@ -103,6 +107,8 @@ class DataParallel : public Module {
   const std::shared_ptr<Reducer>& reducer() const { return reducer_; }
 
  private:
+  friend class Join;
+
   // What a parameter's member held when it was last found to be all right.
   struct Seen {
     const TensorImpl* parameter = nullptr;
@@ -113,6 +119,7 @@ class DataParallel : public Module {
   };
 
   void before_forward();
+  void bring_buffers_into_line();
   Tensor watch(const Tensor& output);
   NamedTensors managed(NamedTensors tensors) const;
   NamedTensors compared() const;

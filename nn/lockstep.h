@@ -38,6 +38,7 @@
 #include "lockstep/nn/functional.h"
 #include "lockstep/nn/grad_scaler.h"
 #include "lockstep/nn/init.h"
+#include "lockstep/nn/join.h"
 #include "lockstep/nn/layer_norm.h"
 #include "lockstep/nn/linear.h"
 #include "lockstep/nn/loss.h"

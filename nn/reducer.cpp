@@ -38,8 +38,22 @@ Reducer::Reducer(NamedTensors parameters, std::shared_ptr<comm::Communicator> gr
 }
 
 Reducer::~Reducer() {
+  set_share({});
   for (Slot& slot : slots_) slot.parameter.remove_hook(slot.hook);
   if (armed_) give_up();
+}
+
+void Reducer::set_share(const Share& share) {
+  share_ = share;
+  for (Slot& slot : slots_) {
+    if (slot.discard_hook) slot.parameter.remove_hook(*slot.discard_hook);
+    slot.discard_hook.reset();
+    if (!share.discard || !slot.parameter.requires_grad()) continue;
+    slot.discard_hook = slot.parameter.register_hook([](const Tensor& g) {
+      // A recorded gradient's average is differentiated on every rank alike.
+      return g.requires_grad() ? g * 0.0 : zeros_like(g);
+    });
+  }
 }
 
 bool Reducer::manages(const Tensor& parameter) const {
@@ -139,10 +153,30 @@ void Reducer::arm() {
   const auto guard = std::make_shared<Guard>();
   guard->reducer = weak_from_this();
   queue_backward_callback([this, guard] {
-    finish();
+    try {
+      finish();
+    } catch (const Error& error) {
+      rethrow_explained(error);
+    }
     guard->finished = true;
     reset();
   });
+}
+
+// The ranks' calls differ where some run another part of a step. The other ranks' modes cannot be
+// asked for any more.
+void Reducer::rethrow_explained(const Error& error) const {
+  if (error.code() != ErrorCode::kMismatch || error.op() == "DataParallel") throw;
+  const std::string mode = forward_mode_ == nullptr
+                               ? "rank has run no forward"
+                               : str_cat("rank's newest forward was in ", forward_mode_, " mode");
+  throw Error(ErrorCode::kMismatch, "DataParallel",
+              str_cat("ranks run different parts of a training step, of which rank ",
+                      group_->rank(), " averages gradients, and that ", mode,
+                      "; call train() or eval(), forward and backward in the same way on every "
+                      "rank (a forward in training mode sends buffers, which another mode does "
+                      "not): ",
+                      error.what()));
 }
 
 // Once for a backward, also for one that fails.
@@ -267,6 +301,9 @@ void Reducer::finish() {
   if (hook_ == nullptr) {
     for (Bucket& bucket : buckets_) complete(bucket);
   }
+  if (share_.scale != 1) {
+    for (Bucket& bucket : buckets_) bucket.grad.data.mul_(share_.scale);
+  }
   for (size_t i = 0; i < slots_.size(); ++i) {
     Slot& slot = slots_[i];
     slot.dirty = false;
@@ -279,6 +316,8 @@ void Reducer::finish() {
     }
     if (used[i] == 2) add_late(slot);
     if (slot.recorded.defined()) {
+      // Not scaled: a second backward is, and the gradient of what is the same on every rank is
+      // averaged over all of them.
       slot.parameter.set_grad(average_recorded(slot.recorded, slot.view.clone(), group_));
     } else {
       slot.parameter.set_grad(slot.view);
@@ -290,7 +329,7 @@ void Reducer::finish() {
 void Reducer::add_late(Slot& slot) {
   const bool here = slot.parameter.has_grad();
   const Tensor late = here ? slot.parameter.grad() : zeros_like(slot.view);
-  slot.view.add_(all_reduce(late.detach(), group_, comm::ReduceOp::kAvg));
+  slot.view.add_(all_reduce(late.detach(), group_, comm::ReduceOp::kAvg), share_.scale);
   if (!late.requires_grad() && !slot.recorded.defined()) return;
   const EnableGrad enable;
   slot.recorded = slot.recorded.defined() ? slot.recorded + late : late;

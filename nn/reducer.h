@@ -2,10 +2,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
 #include "lockstep/core/tensor.h"
+#include "lockstep/kernels/error.h"
 #include "lockstep/nn/comm_hook.h"
 #include "lockstep/nn/fingerprint.h"
 
@@ -59,6 +61,21 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   // the same kind.
   void set_comm_hook(std::shared_ptr<CommHook> hook);
 
+  // This rank's part in averages while some ranks have no batch of their own (Join).
+  struct Share {
+    bool discard = false;  // what backward computes here counts as zeros
+    double scale = 1;      // averages are multiplied by it; the same on every rank
+    int source = 0;        // the rank whose buffers all get; likewise
+  };
+  void set_share(const Share& share);
+  const Share& share() const { return share_; }
+
+  // The mode of the newest forward, for what is said where ranks disagree.
+  void note_forward(bool training) { forward_mode_ = training ? "training" : "eval"; }
+
+  // The duplicate of the group, which is for this model alone.
+  comm::Communicator& group() { return *group_; }
+
   bool manages(const Tensor& parameter) const;
 
   // The number of elements in each bucket, in the order in which they go out.
@@ -70,6 +87,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
     std::string name;
     Tensor parameter;
     int64_t hook = 0;
+    std::optional<int64_t> discard_hook;
     size_t bucket = 0;
     Tensor view;           // the parameter's part of its bucket, in the parameter's shape
     int expected = 1;      // gradients in one backward
@@ -100,6 +118,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   // that missed its bucket (2). Checks for drift where versions differ.
   const std::vector<int64_t>& agree();
   void add_late(Slot& slot);
+  [[noreturn]] void rethrow_explained(const Error& error) const;
   int64_t version_sum() const;
   void lay_out(const std::vector<size_t>& order);
   void adopt_first_order();
@@ -118,7 +137,9 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   bool counting_ = false;        // in a backward that is not synchronised
   int64_t local_backwards_ = 0;  // such backwards since the last one that was
   bool synchronise_ = true;
-  std::vector<size_t> first_order_;  // slots as the first backward completed them
+  Share share_;
+  const char* forward_mode_ = nullptr;  // "training" or "eval"
+  std::vector<size_t> first_order_;     // slots as the first backward completed them
   bool order_adopted_ = false;
   int64_t version_base_ = 0;
 };

@@ -1,5 +1,7 @@
 #include "lockstep/core/ops/norm.h"
 
+#include <algorithm>
+
 #include "lockstep/core/autograd.h"
 #include "lockstep/core/ops/elementwise.h"
 #include "lockstep/core/ops/reduce.h"
@@ -161,12 +163,12 @@ Tensor batch_norm(const Tensor& x, const BatchNormArguments& a) {
         launch<kernels::BatchNormStats>(x.device(), x.view(), mean.view(), m2.view());
       }
       if (a.group != nullptr) a.group->merge_statistics(mean, m2, count);
-      check(count > 1, "batch_norm", [&] {
+      check(count != 1, "batch_norm", [&] {
         return str_cat("want more than one value per channel in training, got x ",
                        to_string(x.shape()), a.group ? " over the whole group" : "");
       });
-      update_running(a, mean, m2, count);
-      invstd = rsqrt(m2 / static_cast<double>(count) + a.eps);
+      if (count > 0) update_running(a, mean, m2, count);
+      invstd = rsqrt(m2 / static_cast<double>(std::max<int64_t>(count, 1)) + a.eps);
     } else {
       // Copies: the graph keeps them, and the buffers change in the next training step.
       mean = clone(to(a.running_mean, dtype));

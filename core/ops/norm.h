@@ -33,7 +33,8 @@ struct BatchNormArguments {
 };
 
 // In training the batch's biased variance normalises. One value per channel (over the whole group)
-// is an Error(kInvalidArgument) in training.
+// is an Error(kInvalidArgument) in training. A batch of no samples has a result of none, and leaves
+// the running statistics as they are.
 Tensor batch_norm(const Tensor& x, const BatchNormArguments& arguments);
 
 }  // namespace lockstep

@@ -272,6 +272,38 @@ TEST(DataParallel, NamesAParameterThatWasReplaced) {
 }
 
 // Case 14 of the public reports.
+// A model with a buffer.
+class Counter : public Scale {
+ public:
+  Counter() : Scale({1, 2}) { register_buffer("count", count); }
+  Tensor count = Tensor::zeros({3});
+};
+
+TEST(DataParallel, TellsEveryRankWhereOnlySomeAreInTrainingMode) {
+  for (const bool first : {true, false}) {
+    for (const BufferMode buffers : {BufferMode::kBroadcast, BufferMode::kAverage}) {
+      with_ranks(2, [&](const Group& group) {
+        auto net = std::make_shared<Counter>();
+        DataParallel model(net, group, {.buffers = buffers});
+        const auto step = [&] { sum(model(Tensor::ones({2}))).backward(); };
+        if (!first) step();
+        if (group->rank() == 1) model.eval();
+        const std::string here = group->rank() == 0
+                                     ? "rank 0 begins a forward in training mode"
+                                     : "rank 1 averages gradients, and that rank's newest forward "
+                                       "was in eval mode";
+        try {
+          step();
+          ADD_FAILURE() << "no error on rank " << group->rank();
+        } catch (const Error& error) {
+          EXPECT_EQ(error.code(), ErrorCode::kMismatch) << error.what();
+          EXPECT_THAT(error.what(), AllOf(HasSubstr(here), HasSubstr("call train() or eval()")));
+        }
+      });
+    }
+  }
+}
+
 TEST(DataParallel, NamesTheFirstDifferenceBetweenModels) {
   const auto message_on_both = [](const auto& make, const auto& matcher) {
     with_ranks(2, [&](const Group& group) {
