@@ -4,7 +4,7 @@
 
 // What one rank of bench_train's jobs does.
 //
-// Its job goes through rounds of three phases, each of which every rank begins together, so that a
+// A job goes through turns of three phases, each of which every rank begins together, so that a
 // machine that slows down slows all of them:
 //
 //   one       rank 0 trains alone, wrapped at world size 1; the others sleep in a barrier
@@ -14,15 +14,24 @@
 namespace bench {
 
 struct RankOptions {
-  std::string model;
-  int batch = 128;  // of each rank
-  int steps = 10;   // timed in each phase, after one that is not
-  int rounds = 3;
+  std::string task;  // of train_models.h
+  int batch = 128;   // of each rank
+  int steps = 10;    // timed in each phase, after one that is not
+  int turns = 3;
   bool sync_batch_norm = true;
 };
 
-// Trains as one rank of the job in Lockstep's environment, and writes a line for each phase of each
-// round to standard output: the phase, the seconds of its steps together, and their median.
+// Trains as one rank of the job in Lockstep's environment, and writes lines to standard output. For
+// each phase of each turn: the phase, the seconds of its steps together, and their median. On rank
+// 0 besides, as name and value: `parameters`, their number; `memory`, the bytes that the process
+// grew by until its steps ran; `in_kernels`, the fraction of a step of one rank.
 void run_rank(const RankOptions& options);
+
+// Measures, on each rank of a group of 2 and more, what DataParallel costs by itself, and writes
+// names and values, times in seconds. `wrapper`: of a step of the mlp in a group of one, what the
+// wrapper adds, as a fraction. `iteration`: forward and backward of a model with `small_parameters`
+// parameters of 16 elements in the whole group, less the same unwrapped; `collectives`: the
+// all-reduce of their bucket and that of the agreement, alone; `agreement`: the second of these.
+void run_costs(int repetitions);
 
 }  // namespace bench

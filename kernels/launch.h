@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "lockstep/kernels/device.h"
+#include "lockstep/kernels/kernel_clock.h"
 
 namespace lockstep {
 
@@ -13,6 +14,7 @@ template <class K, class... Args>
 decltype(auto) launch(Device device, Args&&... args) {
   if (!device.is_cpu()) [[unlikely]]
     require_device(device, "launch");
+  const KernelClock::Span span(KernelClock::current);
   return K::cpu(std::forward<Args>(args)...);
 }
 

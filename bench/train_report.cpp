@@ -1,0 +1,133 @@
+#include "train_report.h"
+
+#include <algorithm>
+#include <cstdio>
+
+namespace bench {
+namespace {
+
+// Speed-ups of two ranks over one, by model; and of one rank over PyTorch's.
+const std::map<std::string, double> kSpeedUpGoals = {{"cnn", 1.7}, {"mlp", 1.9}, {"gpt", 1.95}};
+constexpr double kPeerGoal = 1.2;
+constexpr double kWrapperGoal = 0.01;
+constexpr double kIterationGoalUs = 60;
+
+nlohmann::json to_json(const Spread& spread) {
+  return {{"low", spread.low}, {"median", spread.median}, {"high", spread.high}};
+}
+
+const char* verdict(bool met) { return met ? "met" : "missed"; }
+
+nlohmann::json report(const Contender& c, Phase phase) {
+  const Spread step = spread_of(c.phases[phase].step_ms);
+  const Spread rate = spread_of(c.phases[phase].samples_per_second);
+  char steps[64], rates[64];
+  std::snprintf(steps, sizeof steps, "%.2f (%.2f-%.2f)", step.median, step.low, step.high);
+  std::snprintf(rates, sizeof rates, "%.0f (%.0f-%.0f)", rate.median, rate.low, rate.high);
+  std::printf("%-9s %-6s %5d  %-6s %-24s %-24s", c.library.c_str(), c.options.task.c_str(),
+              c.ranks_in(phase), phase == kApart ? "apart" : "", steps, rates);
+  nlohmann::json result = {{"library", c.library},
+                           {"model", c.options.task},
+                           {"phase", name(phase)},
+                           {"ranks", c.ranks_in(phase)},
+                           {"batch_per_rank", c.options.batch},
+                           {"turns", c.phases[phase].step_ms.size()},
+                           {"step_ms", to_json(step)},
+                           {"samples_per_second", to_json(rate)}};
+  if (phase != kOne) {
+    const Spread gain = c.speed_up(phase);
+    std::printf(" %4.2f (%.2f-%.2f)", gain.median, gain.low, gain.high);
+    result["speed_up"] = to_json(gain);
+    if (phase == kTogether) {
+      const double of_limit = gain.median / c.speed_up(kApart).median;
+      std::printf(" %7.0f %%", 100 * of_limit);
+      result["of_limit"] = of_limit;
+      const auto goal = kSpeedUpGoals.find(c.options.task);
+      if (c.library == "Lockstep" && c.ranks == 2 && goal != kSpeedUpGoals.end()) {
+        std::printf("  (goal %.2f: %s)", goal->second, verdict(gain.median >= goal->second));
+      }
+    }
+  }
+  std::printf("\n");
+  return result;
+}
+
+// The contender that trains the same with another library; null where there is none.
+const Contender* peer_of(const Contender& contender, const std::vector<Contender>& all) {
+  const auto peer = std::find_if(all.begin(), all.end(), [&](const Contender& other) {
+    return other.options.task == contender.options.task && other.library != contender.library;
+  });
+  return peer == all.end() ? nullptr : &*peer;
+}
+
+}  // namespace
+
+nlohmann::json report_training(const std::vector<Contender>& contenders) {
+  std::printf("%-9s %-6s %5s  %-6s %-24s %-24s %-16s %9s\n", "library", "model", "ranks", "",
+              "step ms", "samples/s", "speed-up", "of limit");
+  nlohmann::json results = nlohmann::json::array();
+  for (const Contender& c : contenders) {
+    for (const Phase phase : kPhases) results.push_back(report(c, phase));
+  }
+  std::printf(
+      "\nThe limit is the speed-up of ranks apart: the same training, plain and unwrapped, in "
+      "processes\nthat know nothing of each other.\n");
+  return results;
+}
+
+nlohmann::json report_models(const std::vector<Contender>& contenders) {
+  std::printf("\n%-9s %-6s %11s %6s %9s %11s %16s\n", "library", "model", "parameters", "batch",
+              "step ms", "memory MiB", "outside kernels");
+  nlohmann::json results = nlohmann::json::array();
+  for (const Contender& c : contenders) {
+    const double step_ms = spread_of(c.phases[kOne].step_ms).median;
+    std::printf("%-9s %-6s %11.0f %6d %9.2f %11.0f", c.library.c_str(), c.options.task.c_str(),
+                c.values.at("parameters"), c.options.batch, step_ms,
+                c.values.at("memory") / (1 << 20));
+    nlohmann::json result = {{"library", c.library},
+                             {"model", c.options.task},
+                             {"parameters", c.values.at("parameters")},
+                             {"memory_bytes", c.values.at("memory")}};
+    if (c.library == "Lockstep") {
+      const double outside = 1 - c.values.at("in_kernels");
+      std::printf(" %14.1f %%", 100 * outside);
+      result["outside_kernels"] = outside;
+      if (const Contender* peer = peer_of(c, contenders); peer != nullptr) {
+        const double ratio = spread_of(peer->phases[kOne].step_ms).median / step_ms;
+        std::printf("  %.2f times %s's speed (goal %.1f: %s)", ratio, peer->library.c_str(),
+                    kPeerGoal, verdict(ratio >= kPeerGoal));
+        result["over_peer"] = ratio;
+      }
+    }
+    std::printf("\n");
+    results.push_back(std::move(result));
+  }
+  std::printf(
+      "\nOne rank. Memory is what the process grew by until steps ran: model, gradients, "
+      "optimiser,\nactivations, and a library's own work space.\n");
+  return results;
+}
+
+nlohmann::json report_costs(const std::map<std::string, double>& costs, int ranks) {
+  const double wrapper = costs.at("wrapper");
+  const double iteration = 1e6 * costs.at("iteration");
+  const double collectives = 1e6 * costs.at("collectives");
+  const double agreement = 1e6 * costs.at("agreement");
+  const double fixed = iteration - collectives;
+  std::printf("\nDataParallel by itself\n");
+  std::printf("  in a group of one, of a step of the mlp        %6.2f %%   (goal %.0f %%: %s)\n",
+              100 * wrapper, 100 * kWrapperGoal, verdict(wrapper <= kWrapperGoal));
+  std::printf(
+      "  an iteration of %.0f small parameters, %d ranks  %6.1f us  over its collectives' "
+      "%.1f us (goal %.0f us: %s)\n",
+      costs.at("small_parameters"), ranks, fixed, collectives, kIterationGoalUs,
+      verdict(fixed <= kIterationGoalUs));
+  std::printf("  of these, to agree on who used what           %6.1f us\n", agreement);
+  return {{"ranks", ranks},
+          {"wrapper_fraction", wrapper},
+          {"iteration_us", iteration},
+          {"collectives_us", collectives},
+          {"agreement_us", agreement}};
+}
+
+}  // namespace bench
