@@ -23,7 +23,7 @@ KILLS ?= 500
 FUZZERS ?= $(patsubst tests/fuzz/%.cpp,%,$(wildcard tests/fuzz/fuzz_*.cpp))
 
 BIN := build/$(PRESET)/bin
-SOURCES = $(shell find kernels core comm nn bench examples tools tests -name '*.h' -o -name '*.cpp')
+SOURCES = $(shell find kernels core comm nn bench examples tools tests -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh')
 LIBRARY_SOURCES = $(shell find kernels core comm nn tools -name '*.cpp')
 
 # $(call set_up,groups of install.sh), $(call build,preset,targets), $(call test,preset)
@@ -66,7 +66,7 @@ bench: ## measures all-reduce and training (TRANSPORTS, BENCH_ARGS, BENCH_TRAIN_
 
 .PHONY: test
 test: ## runs every test (CTEST_ARGS)
-	@$(call set_up,build data)
+	@$(call set_up,build data simt)
 	@$(call test,$(PRESET))
 
 .PHONY: check
@@ -94,12 +94,12 @@ check-lint: ## the second part: clang-tidy 16 over the libraries and tools
 
 .PHONY: check-asan
 check-asan: ## the third part: tests with AddressSanitizer and UndefinedBehaviorSanitizer
-	@$(call set_up,build data)
+	@$(call set_up,build data simt)
 	@$(call test,asan)
 
 .PHONY: check-tsan
 check-tsan: ## the fourth part: tests with ThreadSanitizer
-	@$(call set_up,build data)
+	@$(call set_up,build data simt)
 	@$(call test,tsan)
 
 # What is found lies in build/fuzz; tests/fuzz/corpus keeps small inputs alone, and is not written to.

@@ -3,6 +3,7 @@
 #
 #   third_party/install.sh build    compiler, CMake, Ninja, ccache, libraries
 #   third_party/install.sh data     Fashion-MNIST, for the example that trains on it
+#   third_party/install.sh simt     Boost.Context, by which the tests run CUDA kernels on a CPU
 #   third_party/install.sh check    clang-format and clang-tidy, of the versions that CONTRIBUTING.md names,
 #                                   and clang with libFuzzer
 #
@@ -15,6 +16,7 @@ build=(g++ make cmake ninja-build ccache libabsl-dev libdnnl-dev libxxhash-dev n
 build+=(ocl-icd-opencl-dev)  # libdnnl-dev's CMake files look for OpenCL, its package asks for none
 build+=(python3-xxhash)  # a test reads checkpoints by another program
 data=(dataset-fashion-mnist)
+simt=(libboost-context-dev)
 check=(clang-format-14 clang-tidy-16 clang-16 libclang-rt-16-dev libomp-16-dev)
 
 wanted=()
@@ -22,9 +24,10 @@ for group in "${@:-build}"; do
   case $group in
     build) wanted+=("${build[@]}") ;;
     data) wanted+=("${data[@]}") ;;
+    simt) wanted+=("${simt[@]}") ;;
     check) wanted+=("${check[@]}") ;;
     *)
-      echo "install.sh: want build, data or check, got '$group'" >&2
+      echo "install.sh: want build, data, simt or check, got '$group'" >&2
       exit 2
       ;;
   esac

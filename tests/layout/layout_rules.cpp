@@ -86,7 +86,7 @@ void check_devices(const std::string& path, const Include& include, Faults& faul
   const std::string name = name_of(path);
   if (include.name == "cuda_runtime.h") {
     const bool transport = folder == "comm" && (contains(name, "cuda") || contains(name, "nccl"));
-    if (folder != "kernels" && !transport) {
+    if (folder != "kernels" && !transport && !path.starts_with("tests/simt/")) {
       faults.push_back(
           say(path, include.name, "it is for kernels/ and for comm/'s CUDA and NCCL transports"));
     }

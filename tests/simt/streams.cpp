@@ -1,0 +1,272 @@
+// Streams: ordered queues whose heads run in a random order, in the thread that waits or asks. So a
+// schedule can be replayed, and a missing event wait is a wrong value in some.
+#include "streams.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+
+#include "simt/simt.h"
+
+namespace simt {
+
+Random random_source([] {
+  const char* seed = std::getenv("SIMT_SEED");
+  return seed == nullptr ? uint64_t{1} : std::strtoull(seed, nullptr, 10);
+}());
+
+World& world() {
+  static auto* instance = new World;
+  return *instance;
+}
+
+thread_local int this_device = 0;
+thread_local cudaError_t last_error = cudaSuccess;
+thread_local bool in_callback = false;
+std::atomic_flag busy = ATOMIC_FLAG_INIT;
+
+cudaError_t stick(int device, const Fault& fault) {
+  World& w = world();
+  w.report += fault.report + "\n";
+  std::fprintf(stderr, "simt: %s\n", fault.report.c_str());
+  w.devices[device].sticky = fault.error;
+  const auto drop = [&](CUstream_st& stream) {
+    if (stream.device != device) return;
+    acquire(stream.done);
+    for (Op& op : stream.queue) {
+      if (op.record != nullptr) op.record->counts->completed = op.count;
+    }
+    stream.finished = stream.pushed;
+    stream.queue.clear();
+  };
+  for (auto& [handle, stream] : w.streams) drop(*stream);
+  if (w.devices[device].null_stream != nullptr) drop(*w.devices[device].null_stream);
+  return fault.error;
+}
+
+namespace {
+
+bool is_ready(const CUstream_st& stream) {
+  if (stream.queue.empty()) return false;
+  const Op& head = stream.queue.front();
+  return head.wait == nullptr || head.wait->counts->completed >= head.count;
+}
+
+CUstream_st* pick() {
+  World& w = world();
+  std::vector<CUstream_st*> ready;
+  for (auto& [handle, stream] : w.streams) {
+    if (is_ready(*stream)) ready.push_back(handle);
+  }
+  for (int d = 0; d < w.device_count; ++d) {
+    CUstream_st* stream = w.devices[d].null_stream.get();
+    if (stream != nullptr && is_ready(*stream)) ready.push_back(stream);
+  }
+  if (ready.empty()) return nullptr;
+  // A priority is a preference, and never a promise.
+  if (random_source.below(4) != 0) {
+    int best = ready[0]->priority;
+    for (const CUstream_st* stream : ready) best = std::min(best, stream->priority);
+    std::erase_if(ready, [&](const CUstream_st* stream) { return stream->priority != best; });
+  }
+  return ready[random_source.below(static_cast<unsigned>(ready.size()))];
+}
+
+// Runs the head of a stream, or a piece of it.
+Progress run_head(CUstream_st& stream) {
+  DeviceState& device = world().devices[stream.device];
+  Op& op = stream.queue.front();
+  void* host = current_context();
+  if (stream.context == nullptr) stream.context = new_context();
+  open_memory(op.on_host ? -1 : stream.device, device.peers);
+  switch_context(stream.context);
+  acquire(*op.token);
+  Progress progress = Progress::kDone;
+  try {
+    if (op.wait != nullptr) acquire(op.wait->token);
+    if (op.work) op.work();
+    if (op.launch != nullptr) progress = run(*op.launch);
+    device.clock_us += 1 + random_source.below(100);
+    if (progress == Progress::kDone) {
+      op.work = nullptr;
+      op.launch.reset();
+      if (op.record != nullptr) {
+        op.record->stamp_us = device.clock_us;
+        release(op.record->token);
+      }
+    }
+  } catch (const Fault&) {
+    release(stream.done);
+    switch_context(host);
+    throw;
+  }
+  release(stream.done);
+  switch_context(host);
+  if (progress != Progress::kDone) return progress;
+  if (op.record != nullptr) op.record->counts->completed = op.count;
+  stream.queue.pop_front();
+  ++stream.finished;
+  return progress;
+}
+
+// Runs one piece of something; false where nothing can run now. A fault sticks to its device.
+bool step() {
+  CUstream_st* stream = pick();
+  if (stream == nullptr) return false;
+  try {
+    return run_head(*stream) != Progress::kAsleep;
+  } catch (const Fault& fault) {
+    stick(stream->device, fault);
+    return true;
+  }
+}
+
+void close_all() {
+  try {
+    open_memory(-1, 0);
+  } catch (const Fault& fault) {
+    for (int d = 0; d < world().device_count; ++d) stick(d, fault);
+  }
+}
+
+// Runs what is queued until `done` holds. REQUIRES: the lock is held; it is given up while nothing
+// can run, for then another thread or process must do something.
+template <class Done>
+void drive(const Done& done) {
+  while (!done()) {
+    if (step()) continue;
+    close_all();
+    busy.clear(std::memory_order_release);
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+    Lock::take();
+  }
+  close_all();
+}
+
+// Lets a little of what is queued run, now and then.
+void drift() {
+  if (random_source.below(3) != 0) return;
+  for (unsigned n = random_source.below(3); n > 0 && step();) --n;
+  close_all();
+}
+
+}  // namespace
+
+CUstream_st* find_stream(cudaStream_t stream) {
+  World& w = world();
+  if (stream == nullptr) {
+    auto& null_stream = w.devices[this_device].null_stream;
+    if (null_stream == nullptr) {
+      null_stream = std::make_unique<CUstream_st>();
+      null_stream->device = this_device;
+    }
+    return null_stream.get();
+  }
+  const auto it = w.streams.find(stream);
+  return it == w.streams.end() ? nullptr : it->second.get();
+}
+
+std::shared_ptr<CUevent_st> find_event(cudaEvent_t event) {
+  const auto it = world().events.find(event);
+  return it == world().events.end() ? nullptr : it->second;
+}
+
+cudaError_t push(cudaStream_t handle, Op op) {
+  if (in_callback) return fail(cudaErrorNotPermitted);
+  CUstream_st* stream = find_stream(handle);
+  if (stream == nullptr) return fail(cudaErrorInvalidResourceHandle);
+  const cudaError_t before = world().devices[stream->device].sticky;
+  if (before != cudaSuccess) return fail(before);
+  op.token = &stream->tokens[stream->pushed % kTokens];
+  release(*op.token);
+  stream->queue.push_back(std::move(op));
+  ++stream->pushed;
+  drift();
+  return cudaSuccess;
+}
+
+cudaError_t synchronize(CUstream_st& stream) {
+  const uint64_t until = stream.pushed;
+  drive([&] { return stream.finished >= until; });
+  acquire(stream.done);
+  const cudaError_t error = world().devices[stream.device].sticky;
+  return error == cudaSuccess ? error : fail(error);
+}
+
+void wait_for(const CUevent_st& event, uint64_t until) {
+  drive([&] { return event.counts->completed >= until; });
+}
+
+void poll() {
+  step();
+  close_all();
+}
+
+void seed(uint64_t value) {
+  Lock lock;
+  random_source = Random(value);
+}
+void set_device_count(int count) {
+  Lock lock;
+  world().device_count = count;
+}
+void set_device_bytes(size_t bytes) {
+  Lock lock;
+  set_memory_limit(bytes);
+}
+std::string take_report() {
+  Lock lock;
+  for (DeviceState& device : world().devices) device.sticky = cudaSuccess;
+  last_error = cudaSuccess;
+  return std::exchange(world().report, {});
+}
+long long clock() { return static_cast<long long>(world().devices[this_device].clock_us * 1000); }
+
+cudaError_t launch(const cudaLaunchConfig_t& config, const void* kernel,
+                   std::initializer_list<Argument> arguments, std::function<void()> body) {
+  Lock lock;
+  const dim3 grid = config.gridDim, block = config.blockDim;
+  const size_t threads = size_t{block.x} * block.y * block.z;
+  const auto limit = world().dynamic_limits.find(kernel);
+  const size_t shared = limit == world().dynamic_limits.end() ? kStaticSharedBytes
+                                                              : static_cast<size_t>(limit->second);
+  if (threads == 0 || threads > 1024 || block.z > 64 || grid.x == 0 || grid.y == 0 || grid.z == 0 ||
+      grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535) {
+    return fail(cudaErrorInvalidConfiguration);
+  }
+  if (config.dynamicSmemBytes > shared) return fail(cudaErrorInvalidValue);
+  for (const Argument& argument : arguments) {
+    const char* bytes = static_cast<const char*>(argument.data);
+    for (size_t at = 0; at + 8 <= argument.bytes; at += 8) {
+      uintptr_t word;
+      std::memcpy(&word, bytes + at, sizeof word);
+      if (!is_plain_host_address(word)) continue;
+      char text[32];
+      std::snprintf(text, sizeof text, "%#zx", static_cast<size_t>(word));
+      return fail(stick(this_device, {cudaErrorIllegalAddress,
+                                      "kernel " + kernel_name(kernel) + " was given the address " +
+                                          text + ", which is the host's, or freed"}));
+    }
+  }
+  Op op;
+  op.launch = std::make_unique<Launch>();
+  op.launch->grid = grid;
+  op.launch->block = block;
+  op.launch->dynamic_bytes = config.dynamicSmemBytes;
+  op.launch->kernel = kernel;
+  op.launch->body = std::move(body);
+  CUstream_st* stream = find_stream(config.stream);
+  if (stream == nullptr) return fail(cudaErrorInvalidResourceHandle);
+  op.launch->contexts = &stream->spare;
+  return push(config.stream, std::move(op));
+}
+
+cudaError_t set_max_dynamic_shared(const void* kernel, int bytes) {
+  Lock lock;
+  if (bytes < 0 || static_cast<size_t>(bytes) > kDynamicSharedBytes)
+    return fail(cudaErrorInvalidValue);
+  world().dynamic_limits[kernel] = bytes;
+  return cudaSuccess;
+}
+
+}  // namespace simt

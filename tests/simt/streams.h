@@ -1,0 +1,113 @@
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <map>
+#include <thread>
+
+#include "runtime.h"
+
+// The state behind the API: devices, streams, events.
+namespace simt {
+
+// What an event counts; in a page of its own where processes share it.
+struct EventCounts {
+  std::atomic<uint64_t> recorded{0};
+  std::atomic<uint64_t> completed{0};
+};
+
+inline constexpr size_t kTokens = 4096;
+
+}  // namespace simt
+
+struct CUevent_st {
+  unsigned flags = 0;
+  std::unique_ptr<simt::EventCounts> own = std::make_unique<simt::EventCounts>();
+  simt::EventCounts* counts = own.get();
+  int file = -1;
+  uint64_t stamp_us = 0;
+  simt::Token token;
+};
+
+namespace simt {
+struct Op {
+  std::function<void()> work;
+  std::unique_ptr<Launch> launch;
+  std::shared_ptr<CUevent_st> record;
+  std::shared_ptr<CUevent_st> wait;
+  uint64_t count = 0;  // of the event that is recorded or waited for
+  bool on_host = false;
+  Token* token = nullptr;
+};
+}  // namespace simt
+
+struct CUstream_st {
+  int device = 0;
+  int priority = 0;
+  std::deque<simt::Op> queue;
+  uint64_t pushed = 0;
+  uint64_t finished = 0;
+  void* context = nullptr;
+  std::vector<simt::Contexts> spare;
+  simt::Token done;
+  std::vector<simt::Token> tokens = std::vector<simt::Token>(simt::kTokens);
+};
+
+namespace simt {
+
+struct DeviceState {
+  cudaError_t sticky = cudaSuccess;
+  unsigned peers = 0;
+  uint64_t clock_us = 0;
+  std::unique_ptr<CUstream_st> null_stream;
+};
+
+struct World {
+  int device_count = 2;
+  DeviceState devices[kMaxDevices];
+  std::map<CUstream_st*, std::unique_ptr<CUstream_st>> streams;
+  std::map<CUevent_st*, std::shared_ptr<CUevent_st>> events;
+  std::map<const void*, int> dynamic_limits;  // of kernels
+  std::string report;
+};
+World& world();
+
+extern thread_local int this_device;
+extern thread_local cudaError_t last_error;
+extern thread_local bool in_callback;
+
+// A lock that ThreadSanitizer does not see: it orders the emulator's own memory and nothing else.
+extern std::atomic_flag busy;
+struct Lock {
+  Lock() {
+    if (!in_callback) take();  // whose thread has it
+  }
+  ~Lock() {
+    if (!in_callback) busy.clear(std::memory_order_release);
+  }
+  static void take() {
+    while (busy.test_and_set(std::memory_order_acquire)) std::this_thread::yield();
+  }
+};
+
+// All of the following REQUIRE the lock.
+
+inline cudaError_t fail(cudaError_t error) { return last_error = error; }
+// What sticks to the calling thread's device.
+inline cudaError_t sticky() { return world().devices[this_device].sticky; }
+// Makes an error stick to a device, and drops what its streams hold.
+cudaError_t stick(int device, const Fault& fault);
+
+// Null for a handle that is none.
+CUstream_st* find_stream(cudaStream_t stream);
+std::shared_ptr<CUevent_st> find_event(cudaEvent_t event);
+
+cudaError_t push(cudaStream_t stream, Op op);
+// Runs what is queued, of whatever stream, until all that is in this one now has run.
+cudaError_t synchronize(CUstream_st& stream);
+// The same until an event has counted to `until`.
+void wait_for(const CUevent_st& event, uint64_t until);
+// Runs one piece of something, if anything can run.
+void poll();
+
+}  // namespace simt
