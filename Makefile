@@ -20,6 +20,7 @@ CTEST_ARGS ?=
 CMAKE_ARGS ?=
 FUZZ_RUNS ?= 200000
 KILLS ?= 500
+MODELS ?= 2000
 FUZZERS ?= $(patsubst tests/fuzz/%.cpp,%,$(wildcard tests/fuzz/fuzz_*.cpp))
 
 BIN := build/$(PRESET)/bin
@@ -70,7 +71,7 @@ test: ## runs every test (CTEST_ARGS)
 	@$(call test,$(PRESET))
 
 .PHONY: check
-check: check-format check-lint check-asan check-tsan check-fuzz check-kills ## format, lint, sanitizers, fuzzers, kills
+check: check-format check-lint check-asan check-tsan check-fuzz check-kills check-models ## format, lint, sanitizers, fuzzers, kills, random models
 
 .PHONY: check-format
 check-format: ## the first part of check: is every file as clang-format 14 writes it?
@@ -122,6 +123,13 @@ check-kills: ## the sixth part: ranks killed at random instants of any collectiv
 	@echo "check: $(KILLS) kills"
 	@LOCKSTEP_KILLS=$(KILLS) build/$(PRESET)/tests/comm_kill_test
 
+.PHONY: check-models
+check-models: ## the seventh part: random models on several ranks against one process (MODELS)
+	@$(call set_up,build)
+	@$(call build,$(PRESET),nn_data_parallel_property_test)
+	@echo "check: $(MODELS) random models"
+	@LOCKSTEP_TEST_MODELS=$(MODELS) build/$(PRESET)/tests/nn_data_parallel_property_test
+
 .PHONY: peers
 peers: ## measures Gloo, Open MPI and PyTorch beside Lockstep, installing them where possible
 	@$(call set_up,build)
@@ -141,4 +149,4 @@ help: ## prints this
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 	@echo
 	@echo "variables: PRESET JOBS RANKS EPOCHS OUT TRANSPORTS TRAIN_ARGS BENCH_ARGS"
-	@echo "           BENCH_TRAIN_ARGS CTEST_ARGS CMAKE_ARGS FUZZ_RUNS KILLS, as in: make train EPOCHS=1 RANKS=1"
+	@echo "           BENCH_TRAIN_ARGS CTEST_ARGS CMAKE_ARGS FUZZ_RUNS KILLS MODELS, as in: make train EPOCHS=1 RANKS=1"
