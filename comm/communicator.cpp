@@ -115,6 +115,11 @@ Communicator::~Communicator() {
 int Communicator::rank() const { return queue_->transport().rank(); }
 int Communicator::size() const { return queue_->transport().size(); }
 std::string Communicator::transport() const { return std::string(queue_->transport().name()); }
+std::string Communicator::pair_text(int peer) const {
+  check(peer >= 0 && peer < size() && peer != rank(), "pair_text",
+        [&] { return concat("want another rank in [0, ", size(), "), got ", peer); });
+  return queue_->transport().pair_text(peer);
+}
 std::chrono::milliseconds Communicator::timeout() const { return queue_->transport().timeout(); }
 std::shared_ptr<void> Communicator::allocate(size_t bytes) {
   return queue_->transport().allocate(bytes);

@@ -177,6 +177,9 @@ class Communicator {
 
   // "thread", "shm", "tcp" or "mixed".
   std::string transport() const;
+  // For people: how this rank reaches another, "messages by a socket to 10.0.0.2:4711; the ring to
+  // rank 1 by shared memory".
+  std::string pair_text(int peer) const;
   std::chrono::milliseconds timeout() const;
 
   // Local and bounded, from any thread: pending and later work of this rank fails with kCancelled

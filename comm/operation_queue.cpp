@@ -57,6 +57,13 @@ void raise_departure(ErrorCode code, std::string_view op, int rank, std::string_
               concat("rank ", rank, about_others ? " gave up: " : " left: ", reason));
 }
 
+Error timed_out(std::string_view op, int rank, std::chrono::milliseconds waited,
+                std::span<const int> missing) {
+  return {ErrorCode::kTimeout, op,
+          concat("rank ", rank, " waited ", seconds_text(waited), " for ", rank_list(missing),
+                 "; Options::timeout or LOCKSTEP_TIMEOUT makes it wait longer")};
+}
+
 OperationQueue::OperationQueue(std::unique_ptr<Transport> transport, std::string about_ranks,
                                FlightRecorder::About about)
     : transport_(std::move(transport)),
@@ -143,8 +150,9 @@ void OperationQueue::run_collective(std::unique_lock<std::mutex>& lock, bool in_
   }
   lock.unlock();
   std::optional<Failure> failure;
+  std::shared_ptr<void> copy;  // parts of it may be on their way until fail() has left
   try {
-    run(collective);
+    run(collective, copy);
   } catch (...) {
     failure = Failure::current(collective.request.name());
   }
@@ -154,12 +162,12 @@ void OperationQueue::run_collective(std::unique_lock<std::mutex>& lock, bool in_
   finish(*operation, failure ? failure_ : std::nullopt);
 }
 
-void OperationQueue::run(const Collective& collective) {
+void OperationQueue::run(const Collective& collective, std::shared_ptr<void>& copy) {
   const bool in_place = collective.send == collective.recv && collective.request.count != 0;
   if (collective.request.kind != Kind::kAllToAll || !in_place) return transport_->run(collective);
   // What comes from a rank would take the place of what must still go to it.
   const auto bytes = static_cast<size_t>(collective.send_bytes(transport_->size()));
-  const std::shared_ptr<void> copy = transport_->allocate(bytes);
+  copy = transport_->allocate(bytes);
   std::memcpy(copy.get(), collective.send, bytes);
   Collective copied = collective;
   copied.send = copy.get();
@@ -231,9 +239,10 @@ void OperationQueue::abort(std::string_view why) {
   std::unique_lock lock(mutex_);
   if (!failure_) failure_ = Failure{ErrorCode::kCancelled, "abort", std::string(why)};
   transport_->cancel();
+  // Before anybody is told that it may free a buffer of which a part is on its way.
+  if (!running_ && !std::exchange(left_, true)) transport_->leave(*failure_);
   fail_pending();
   if (waiters_ != 0) done_.notify_all();
-  if (!running_ && !std::exchange(left_, true)) transport_->leave(*failure_);
 }
 
 void OperationQueue::close() noexcept {
@@ -247,12 +256,12 @@ void OperationQueue::close() noexcept {
                    : concat("it was destroyed after ", collectives_, " collectives")};
   }
   if (unfinished) transport_->cancel();
-  fail_pending();
   ++waiters_;
   done_.wait(lock, [&] { return !running_; });
   --waiters_;
-  done_.notify_all();
   if (!std::exchange(left_, true)) transport_->leave(*failure_);
+  fail_pending();
+  done_.notify_all();
   lock.unlock();
   wake_.notify_all();
   if (worker_.joinable()) worker_.join();

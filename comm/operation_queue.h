@@ -59,7 +59,8 @@ class OperationQueue {
   // all). REQUIRES: locked, nothing runs, has_work(). Unlocks while it runs.
   void run_next(std::unique_lock<std::mutex>& lock, bool in_worker, const Operation* wanted);
   void run_collective(std::unique_lock<std::mutex>& lock, bool in_worker);
-  void run(const Collective& collective);
+  // What the collective needs besides its buffers is put into `copy`.
+  void run(const Collective& collective, std::shared_ptr<void>& copy);
   void run_transfers(std::unique_lock<std::mutex>& lock, const Operation* wanted);
   // Keeps the first failure, and leaves the group.
   void fail(std::unique_lock<std::mutex>& lock, Failure failure);

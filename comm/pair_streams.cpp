@@ -92,6 +92,29 @@ bool PairStreams::wants_to_receive(const Stream& stream) {
   return answer || data;
 }
 
+bool PairStreams::push_frame(int peer, PairLink& link) {
+  Stream& stream = streams_[peer];
+  size_t sent = 0;
+  if (stream.out_sent < sizeof(Frame)) {
+    const auto* header = reinterpret_cast<const std::byte*>(&stream.out);
+    sent = link.try_send(peer, header + stream.out_sent, sizeof(Frame) - stream.out_sent);
+    stream.out_sent += sent;
+  } else {
+    sent = link.try_send(peer, stream.out_data, static_cast<size_t>(stream.out_left));
+    stream.out_data += sent;
+    stream.out_left -= static_cast<int64_t>(sent);
+  }
+  stream.out_open = stream.out_sent < sizeof(Frame) || stream.out_left != 0;
+  return sent != 0;
+}
+
+bool PairStreams::finish_frame(int peer, PairLink& link) {
+  while (streams_[peer].out_open) {
+    if (!push_frame(peer, link)) return false;
+  }
+  return true;
+}
+
 bool PairStreams::push(int peer, PairLink& link) {
   Stream& stream = streams_[peer];
   bool moved = false;
@@ -104,29 +127,16 @@ bool PairStreams::push(int peer, PairLink& link) {
         stream.out = stream.posts.front();
         stream.posts.pop_front();
       } else {
-        stream.out_left = std::min(kFrameBytes, stream.send->bytes - stream.send->moved);
+        const Transfer& transfer = *stream.send;
+        stream.out_data = transfer.data + transfer.moved;
+        stream.out_left = std::min(kFrameBytes, transfer.bytes - transfer.moved);
         stream.out = {Frame::Kind::kData, 0, 0, 0, stream.out_left};
       }
     }
-    if (stream.out_sent < sizeof(Frame)) {
-      const auto* header = reinterpret_cast<const std::byte*>(&stream.out);
-      const size_t sent =
-          link.try_send(peer, header + stream.out_sent, sizeof(Frame) - stream.out_sent);
-      if (sent == 0) return moved;
-      moved = true;
-      stream.out_sent += sent;
-      continue;
-    }
-    if (stream.out_left != 0) {
-      Transfer& transfer = *stream.send;
-      const size_t sent =
-          link.try_send(peer, transfer.data + transfer.moved, static_cast<size_t>(stream.out_left));
-      if (sent == 0) return moved;
-      moved = true;
-      stream.out_left -= static_cast<int64_t>(sent);
-      transfer.moved += static_cast<int64_t>(sent);
-    }
-    if (stream.out_left == 0) stream.out_open = false;
+    const int64_t left = stream.out_left;
+    if (!push_frame(peer, link)) return moved;
+    moved = true;
+    if (left != stream.out_left) stream.send->moved += left - stream.out_left;
   }
   return moved;
 }

@@ -80,8 +80,10 @@ class PairStreams {
   void exchange(const Collective& collective, PairLink& link);
   // Waits until progress() may have something to do.
   void wait(std::span<Transfer* const> transfers, PairLink& link);
-  // A frame to this peer is half sent; one from it is half received.
-  bool is_sending_frame(int peer) const { return streams_[peer].out_open; }
+  // Goes on with a frame to this peer that is half sent, whose data must still be there; true once
+  // there is none.
+  bool finish_frame(int peer, PairLink& link);
+  // A frame from this peer is half received.
   bool is_receiving_frame(int peer) const {
     return streams_[peer].in_received != 0 || streams_[peer].in_left != 0;
   }
@@ -92,6 +94,7 @@ class PairStreams {
     Frame out;                // while out_open
     bool out_open = false;
     size_t out_sent = 0;  // of the frame's header
+    const std::byte* out_data = nullptr;
     int64_t out_left = 0;
     Frame in;
     size_t in_received = 0;  // of a frame's header
@@ -113,6 +116,8 @@ class PairStreams {
   static bool is_posting(const Stream& stream, Kind kind);
   bool meets(int peer, Transfer& transfer, std::optional<Frame>& theirs);
   bool push(int peer, PairLink& link);
+  // Sends what goes now of the open frame; false where nothing does.
+  bool push_frame(int peer, PairLink& link);
   bool pull(int peer, PairLink& link);
   static bool wants_to_send(const Stream& stream);
   static bool wants_to_receive(const Stream& stream);

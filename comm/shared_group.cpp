@@ -101,10 +101,7 @@ void SharedGroup::raise_late(const std::vector<int>& late) {
     const bool left = member.left.load() != 0;
     if (peer != rank() && !left && member.beat.load() == beats[peer]) stalled.push_back(peer);
   }
-  throw Error(
-      ErrorCode::kTimeout, op_,
-      concat("rank ", rank(), " waited ", seconds_text(patience(asked_)), " for ",
-             rank_list(stalled.empty() ? late : stalled), "; a longer wait is LOCKSTEP_TIMEOUT"));
+  throw timed_out(op_, rank(), patience(asked_), stalled.empty() ? late : stalled);
 }
 
 void SharedGroup::post(Member::Counter& counter, uint64_t value) {

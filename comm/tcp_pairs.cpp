@@ -85,6 +85,18 @@ size_t TcpPairs::try_receive(int peer, void* data, size_t bytes) {
   return static_cast<size_t>(received);
 }
 
+bool TcpPairs::finish_frame(int peer, Deadline deadline) noexcept {
+  try {
+    while (!streams_.finish_frame(peer, *this)) {
+      pollfd room{connections_[peer].get(), POLLOUT, 0};
+      if (poll(&room, 1, poll_ms(deadline)) == 0) return false;
+    }
+    return true;
+  } catch (const Error&) {
+    return false;  // it is gone
+  }
+}
+
 void TcpPairs::wait(std::span<const Want> wants) {
   const Deadline now = Clock::now();
   if (!is_idle_) {
@@ -108,9 +120,7 @@ void TcpPairs::wait(std::span<const Want> wants) {
   if (changed == 0 && Clock::now() >= deadline_) {
     std::vector<int> late;
     for (const Want& want : wants) late.push_back(want.peer);
-    throw Error(ErrorCode::kTimeout, asked_.name(),
-                concat("rank ", options_.rank, " waited ", seconds_text(options_.timeout), " for ",
-                       rank_list(late), "; a longer wait is LOCKSTEP_TIMEOUT"));
+    throw timed_out(asked_.name(), options_.rank, options_.timeout, late);
   }
 }
 

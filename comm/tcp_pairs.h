@@ -30,8 +30,9 @@ class TcpPairs final : private PairLink {
   // Moves all parts of an exchange that the ranks have agreed about.
   void exchange(const Collective& collective);
 
-  // Nothing else may be sent to the peer now.
-  bool is_sending_frame(int peer) const { return streams_.is_sending_frame(peer); }
+  // Sends the rest of a frame that is half sent, so that something else can be said; false where
+  // the peer does not take it in time.
+  bool finish_frame(int peer, Deadline deadline) noexcept;
 
  private:
   size_t try_send(int peer, const void* data, size_t bytes) override;

@@ -107,6 +107,9 @@ class TcpTransport final : public Transport, private RingLink {
   // Who, of all others, does not say within a moment that it has given up too.
   std::vector<int> silent_ranks();
   void tell_why(const Failure& why) noexcept;
+  // Reads what the others still send, until they leave as well, but not for long: a connection that
+  // is closed before what came was read loses what was last said on it.
+  void await_ends() noexcept;
   void idle(bool to_send, bool to_receive);
 
   size_t try_send(const void* data, size_t bytes) override;
@@ -432,9 +435,7 @@ void TcpTransport::raise_late(bool to_send, bool to_receive) {
   }
   if (late.empty() && to_receive) late.push_back(before());
   if (late.empty()) late.push_back(to_send ? next() : before());
-  throw Error(ErrorCode::kTimeout, collective_->request.name(),
-              concat("rank ", rank(), " waited ", seconds_text(patience(collective_->request)),
-                     " for ", rank_list(late), "; a longer wait is LOCKSTEP_TIMEOUT"));
+  throw timed_out(collective_->request.name(), rank(), patience(collective_->request), late);
 }
 
 std::vector<int> TcpTransport::silent_ranks() {
@@ -520,6 +521,19 @@ void TcpTransport::leave(const Failure& why) noexcept {
     if (peer != rank()) shutdown(mesh_.control[peer].get(), SHUT_WR);
   }
   mesh_.to_next->close();
+  if (why.code != ErrorCode::kCancelled) await_ends();
+}
+
+void TcpTransport::await_ends() noexcept {
+  const Deadline soon = deadline_after(kReason);
+  std::vector<std::byte> unread(kMaxPayload);
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank()) continue;
+    const Fd& fd = mesh_.control[peer];
+    while (Clock::now() < soon && wait_readable(fd, soon) &&
+           recv(fd.get(), unread.data(), unread.size(), MSG_DONTWAIT) > 0) {
+    }
+  }
 }
 
 // The first reason counts.
@@ -529,10 +543,11 @@ void TcpTransport::tell_why(const Failure& why) noexcept {
   const Header header{MessageKind::kLeft, static_cast<uint32_t>(text.size()), completed_,
                       static_cast<uint64_t>(why.code), 0};
   text.insert(0, reinterpret_cast<const char*>(&header), sizeof header);
+  const Deadline soon = deadline_after(kReason);
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank()) continue;
-    // Not into the middle of a message: then the connection's end must do.
-    if (pairs_.is_sending_frame(peer)) {
+    // Not into the middle of a message: where its rest is not taken, the connection's end must do.
+    if (!pairs_.finish_frame(peer, soon)) {
       shutdown(mesh_.control[peer].get(), SHUT_WR);
       continue;
     }

@@ -35,6 +35,10 @@ struct Failure {
 [[noreturn]] void raise_departure(ErrorCode code, std::string_view op, int rank,
                                   std::string_view reason);
 
+// The error of a rank that has waited long enough for others.
+Error timed_out(std::string_view op, int rank, std::chrono::milliseconds waited,
+                std::span<const int> missing);
+
 // What moves the bytes of one group. Collectives are run by one thread at a time, in order, each
 // after the one before it.
 class Transport {

@@ -1,6 +1,7 @@
-// Ranks that are killed or stopped at a random instant of making a group or of any collective, at
-// any size, over any transport, whoever hosts the store: every other rank has an error that names
-// them, at once for a death and at the timeout for a stop; no result is wrong and nothing is left.
+// Ranks that are killed or stopped at a random instant of making a group, of any collective or of
+// messages, at any size, over any transport, whoever hosts the store: every other rank has an error
+// that names them, at once for a death and at the timeout for a stop; no result is wrong and
+// nothing is left.
 //
 // LOCKSTEP_KILLS says how many kills (25); `make check` does 500.
 
@@ -84,7 +85,7 @@ float sum_of_inputs(int ranks, int64_t i) {
 
 // A collective, and how many elements of its result are wrong.
 using Call = int (*)(Communicator& comm, const Buffers& buffers);
-constexpr std::array<Call, 5> kCalls = {
+constexpr std::array<Call, 10> kCalls = {
     [](Communicator& comm, const Buffers& b) {
       comm.all_reduce(b.send, b.recv, b.count, DType::kF32, ReduceOp::kSum).wait();
       return wrong_elements(b.recv, b.count,
@@ -112,6 +113,47 @@ constexpr std::array<Call, 5> kCalls = {
     [](Communicator& comm, const Buffers&) {
       comm.barrier().wait();
       return 0;
+    },
+    [](Communicator& comm, const Buffers& b) {
+      comm.reduce(b.send, b.recv, b.count, DType::kF32, ReduceOp::kSum, 0).wait();
+      if (comm.rank() != 0) return 0;
+      return wrong_elements(b.recv, b.count,
+                            [&](int64_t i) { return sum_of_inputs(comm.size(), i); });
+    },
+    [](Communicator& comm, const Buffers& b) {
+      comm.gather(b.send, b.recv, b.count, DType::kF32, 0).wait();
+      if (comm.rank() != 0) return 0;
+      return wrong_elements(b.recv, b.count * comm.size(), [&](int64_t i) {
+        return input(static_cast<int>(i / b.count), i % b.count);
+      });
+    },
+    [](Communicator& comm, const Buffers& b) {
+      comm.scatter(b.send, b.recv, b.count, DType::kF32, 0).wait();
+      return wrong_elements(b.recv, b.count,
+                            [&](int64_t i) { return input(0, comm.rank() * b.count + i); });
+    },
+    [](Communicator& comm, const Buffers& b) {
+      comm.all_to_all(b.send, b.recv, b.count, DType::kF32).wait();
+      return wrong_elements(b.recv, b.count * comm.size(), [&](int64_t i) {
+        return input(static_cast<int>(i / b.count), comm.rank() * b.count + i % b.count);
+      });
+    },
+    // A message from every rank to every other.
+    [](Communicator& comm, const Buffers& b) {
+      std::vector<Work> messages;
+      for (int peer = 0; peer < comm.size(); ++peer) {
+        if (peer == comm.rank()) continue;
+        messages.push_back(comm.send(b.send, b.count, DType::kF32, peer));
+        messages.push_back(comm.recv(b.recv + peer * b.count, b.count, DType::kF32, peer));
+      }
+      for (Work& message : messages) message.wait();
+      int wrong = 0;
+      for (int peer = 0; peer < comm.size(); ++peer) {
+        if (peer == comm.rank()) continue;
+        wrong += wrong_elements(b.recv + peer * b.count, b.count,
+                                [&](int64_t i) { return input(peer, i); });
+      }
+      return wrong;
     },
 };
 

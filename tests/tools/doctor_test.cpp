@@ -88,6 +88,15 @@ TEST_F(DoctorTest, AsARankOfAJobSaysWhatEachPairUses) {
                              Not(HasSubstr("[1] "))));
 }
 
+TEST_F(DoctorTest, WhereSomeRanksShareAHostItNamesTheWayOfEachPair) {
+  Launched job({"run", "-n", "3", "sh", "-c",
+                "LOCKSTEP_HOST_ID=$((LOCKSTEP_RANK / 2)) exec \"$0\" doctor", LOCKSTEP_CLI});
+  EXPECT_EQ(job.finish(), 0) << job.err;
+  EXPECT_THAT(job.out, testing::ContainsRegex("rank 0 to rank 1: .*rank 1 by shared memory"));
+  EXPECT_THAT(job.out, testing::ContainsRegex("rank 1 to rank 2: .*rank 2 by 1 socket"));
+  EXPECT_THAT(job.out, testing::ContainsRegex("rank 2 to rank 1: messages by a socket"));
+}
+
 TEST_F(DoctorTest, HelpIsNoErrorAndAnUnknownOptionIs) {
   Launched help({"doctor", "--help"});
   EXPECT_EQ(help.finish(), 0);

@@ -209,6 +209,10 @@ int describe_job(const comm::World& world) {
   ::gethostname(host.data(), host.size() - 1);
   store->set(concat("doctor/", world.rank), host.data());
   const auto group = comm::connect(world, store);
+  const auto pair = [](int from, int to) { return concat("doctor/", from, "/", to); };
+  for (int peer = 0; peer < world.size; ++peer) {
+    if (peer != world.rank) store->set(pair(world.rank, peer), group->pair_text(peer));
+  }
   if (world.rank == 0) {
     std::printf("\n");
     std::vector<std::string> hosts;
@@ -218,7 +222,18 @@ int describe_job(const comm::World& world) {
     for (int rank = 0; rank < world.size; ++rank) {
       say(concat("rank ", rank).c_str(), concat("on ", hosts[static_cast<size_t>(rank)]));
     }
-    std::printf("every pair of ranks uses %s\n", group->transport().c_str());
+    const std::string transport = group->transport();
+    if (transport != "mixed") {
+      std::printf("every pair of ranks uses %s\n", transport.c_str());
+    } else {
+      for (int from = 0; from < world.size; ++from) {
+        for (int to = 0; to < world.size; ++to) {
+          if (from == to) continue;
+          std::printf("rank %d to rank %d: %s\n", from, to,
+                      store->get(pair(from, to), timeout).c_str());
+        }
+      }
+    }
   }
   group->barrier().wait();
   return 0;
