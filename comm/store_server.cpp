@@ -30,6 +30,8 @@ using std::chrono::milliseconds;
 constexpr size_t kReadBytes = size_t{64} << 10;
 // Connections that have not proved themselves; beyond it the oldest is dropped for a new one.
 constexpr size_t kMaxStrangers = 512;
+// Connections accepted in one turn: what a rank has said is heard long before it is the oldest.
+constexpr int kAcceptedAtOnce = 64;
 
 struct Connection {
   enum class State { kHello, kProof, kMember };
@@ -111,7 +113,9 @@ class Loop {
 
   void accept_waiting() {
     try {
-      while (Fd fd = try_accept(listener_, "store")) {
+      for (int i = 0; i < kAcceptedAtOnce; ++i) {
+        Fd fd = try_accept(listener_, "store");
+        if (!fd) return;
         size_t strangers = 0;
         for (const auto& [id, c] : connections_) {
           strangers += c.state != Connection::State::kMember ? 1 : 0;
@@ -128,11 +132,14 @@ class Loop {
     }
   }
 
+  // Of those who have not said hello, if there are any.
   bool drop_oldest_stranger() {
-    for (const auto& [id, c] : connections_) {  // in the order they came
-      if (c.state == Connection::State::kMember) continue;
-      drop(id);
-      return true;
+    for (const auto state : {Connection::State::kHello, Connection::State::kProof}) {
+      for (const auto& [id, c] : connections_) {  // in the order they came
+        if (c.state != state) continue;
+        drop(id);
+        return true;
+      }
     }
     return false;
   }

@@ -12,6 +12,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "../sanitized.h"
 #include "lockstep/comm/blocks.h"
 #include "lockstep/comm/communicator.h"
 
@@ -29,13 +30,6 @@ inline std::vector<ReduceOp> ops_of(DType dtype) {
   }
   return ops;
 }
-
-// Instrumented code is many times slower: less of the same there.
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-inline constexpr bool kSanitized = true;
-#else
-inline constexpr bool kSanitized = false;
-#endif
 
 using Bytes = std::vector<std::byte>;
 

@@ -82,7 +82,7 @@ class Strangers {
 
 TEST(Strangers, DoNotDisturbAStore) {
   StoreServer::Options options{"127.0.0.1", 0, "t", "j"};
-  options.handshake_timeout = milliseconds(300);
+  options.handshake_timeout = milliseconds(1000);
   const StoreServer server(options);
   const Strangers strangers(server.port());
   std::vector<std::thread> ranks;
