@@ -130,6 +130,15 @@ check-models: ## the seventh part: random models on several ranks against one pr
 	@echo "check: $(MODELS) random models"
 	@LOCKSTEP_TEST_MODELS=$(MODELS) build/$(PRESET)/tests/nn_data_parallel_property_test
 
+# The picture in docs/. LOCKSTEP_TIMELINE makes such a file of any job; Perfetto shows all of it.
+.PHONY: timeline
+timeline: ## records a step of the MLP on RANKS ranks, and draws it: build/PRESET/timeline.json and .svg
+	@$(call set_up,build)
+	@$(call build,$(PRESET),bench_train)
+	@$(BIN)/bench_train --models mlp --ranks $(RANKS) --repetitions 1 --turns 1 --no-costs \
+	  --timeline build/$(PRESET)/timeline.json
+	@python3 bench/timeline_svg.py build/$(PRESET)/timeline.json build/$(PRESET)/timeline.svg
+
 .PHONY: peers
 peers: ## measures Gloo, Open MPI and PyTorch beside Lockstep, installing them where possible
 	@$(call set_up,build)

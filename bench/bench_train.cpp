@@ -24,8 +24,9 @@
 namespace {
 
 struct Options {
-  bool worker = false;  // this process is a rank
-  int costs_of = 0;     // this process is a rank that measures costs, as often as this
+  bool worker = false;          // this process is a rank
+  bool together_alone = false;  // this rank trains for a timeline
+  int costs_of = 0;             // this process is a rank that measures costs, as often as this
   bench::RankOptions rank;
   std::optional<int> batch;  // for every model
   std::vector<std::string> models = bench::task_names();
@@ -33,6 +34,7 @@ struct Options {
   int repetitions = 3;
   bool costs = true;
   bool peers = false;
+  std::string timeline;
   std::string json;
   bool help = false;
 };
@@ -53,6 +55,7 @@ constexpr const char* kUsage =
     "  --repetitions N       jobs (3)\n"
     "  --no-sync-batch-norm  batch norm over each rank's own samples, as PyTorch's on a CPU\n"
     "  --no-costs            leave out what DataParallel costs by itself\n"
+    "  --timeline FILE       keep the timeline of the first model's ranks together\n"
     "  --peers               the same with PyTorch, if python3 can import it\n"
     "  --json FILE           the results for programs\n";
 
@@ -101,6 +104,10 @@ Options parse(int argc, char** argv) {
     } else if (name == "--worker") {
       options.worker = true;
       options.rank.task = value();
+    } else if (name == "--together-alone") {
+      options.together_alone = true;
+    } else if (name == "--timeline") {
+      options.timeline = value();
     } else if (name == "--json") {
       options.json = value();
     } else if (name == "--no-sync-batch-norm") {
@@ -177,6 +184,11 @@ void measure(Options options) {
   nlohmann::json results = {{"benchmark", "train"}};
   results["results"] = bench::report_training(list);
   results["models"] = bench::report_models(list);
+  for (bench::Contender& contender : list) {
+    if (contender.library != "Lockstep") continue;
+    watch(contender, &contender == list.data() ? options.timeline : "");
+  }
+  results["communication"] = bench::report_communication(list);
   std::fflush(stdout);
   if (options.costs) {
     constexpr int kCostRepetitions = 2000;
@@ -193,6 +205,8 @@ int main(int argc, char** argv) {
     const Options options = parse(argc, argv);
     if (options.help) {
       std::fputs(kUsage, stdout);
+    } else if (options.worker && options.together_alone) {
+      bench::run_together(options.rank);
     } else if (options.worker) {
       bench::run_rank(options.rank);
     } else if (options.costs_of > 0) {

@@ -149,7 +149,8 @@ class Job {
 
 }  // namespace
 
-std::vector<std::string> run_job(int ranks, const std::vector<std::string>& command) {
+std::vector<std::string> run_job(int ranks, const std::vector<std::string>& command,
+                                 const std::vector<std::string>& environment) {
   const std::string token = fresh_token();
   const lockstep::comm::StoreServer store({.host = "127.0.0.1", .token = token, .job = "bench"});
   // A program of other people's that follows torchrun brings a store of its own, for which it
@@ -161,21 +162,23 @@ std::vector<std::string> run_job(int ranks, const std::vector<std::string>& comm
   }
   Job job;
   for (int rank = 0; rank < ranks; ++rank) {
-    job.start(command, changed_environment({
-                           str_cat("LOCKSTEP_RANK=", rank),
-                           str_cat("LOCKSTEP_WORLD_SIZE=", ranks),
-                           str_cat("LOCKSTEP_LOCAL_RANK=", rank),
-                           str_cat("LOCKSTEP_LOCAL_WORLD_SIZE=", ranks),
-                           str_cat("LOCKSTEP_STORE=127.0.0.1:", store.port()),
-                           "LOCKSTEP_STORE_HOSTED=1",
-                           str_cat("LOCKSTEP_TOKEN=", token),
-                           "LOCKSTEP_JOB=bench",
-                           "OMP_NUM_THREADS=1",
-                           str_cat("RANK=", rank),
-                           str_cat("WORLD_SIZE=", ranks),
-                           "MASTER_ADDR=127.0.0.1",
-                           str_cat("MASTER_PORT=", foreign_port),
-                       }));
+    std::vector<std::string> changes = {
+        str_cat("LOCKSTEP_RANK=", rank),
+        str_cat("LOCKSTEP_WORLD_SIZE=", ranks),
+        str_cat("LOCKSTEP_LOCAL_RANK=", rank),
+        str_cat("LOCKSTEP_LOCAL_WORLD_SIZE=", ranks),
+        str_cat("LOCKSTEP_STORE=127.0.0.1:", store.port()),
+        "LOCKSTEP_STORE_HOSTED=1",
+        str_cat("LOCKSTEP_TOKEN=", token),
+        "LOCKSTEP_JOB=bench",
+        "OMP_NUM_THREADS=1",
+        str_cat("RANK=", rank),
+        str_cat("WORLD_SIZE=", ranks),
+        "MASTER_ADDR=127.0.0.1",
+        str_cat("MASTER_PORT=", foreign_port),
+    };
+    changes.insert(changes.end(), environment.begin(), environment.end());
+    job.start(command, changed_environment(changes));
   }
   return job.finish();
 }

@@ -1,6 +1,9 @@
 #include "train_job.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <filesystem>
 #include <sstream>
 #include <utility>
 
@@ -95,6 +98,17 @@ void run(Contender& contender) {
     }
   }
   contender.values = ranks[0].values;
+}
+
+void watch(Contender& contender, const std::string& path) {
+  const std::string temporary =
+      str_cat(std::filesystem::temp_directory_path().string(), "/bench_train-", getpid(), ".json");
+  const std::string& file = path.empty() ? temporary : path;
+  std::vector<std::string> command = contender.command;
+  command.push_back("--together-alone");
+  run_job(contender.ranks, command, {"LOCKSTEP_TIMELINE=" + file});
+  contender.communication = read_timeline(file, contender.options.steps);
+  if (path.empty()) std::filesystem::remove(temporary);
 }
 
 std::map<std::string, double> run_costs_job(int ranks, int repetitions) {

@@ -121,6 +121,11 @@ void run_rank(const RankOptions& options) {
   }
 }
 
+void run_together(const RankOptions& options) {
+  const Group group = lockstep::comm::init();
+  Trainer(options, group, group->rank()).steps(options.steps);
+}
+
 namespace {
 
 // All its parameters in one product, so that little but their number costs anything.

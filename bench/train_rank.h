@@ -27,6 +27,10 @@ struct RankOptions {
 // grew by until its steps ran; `in_kernels`, the fraction of a step of one rank.
 void run_rank(const RankOptions& options);
 
+// Trains together alone, for a timeline: `steps` steps after those in which buckets get their
+// layout. Writes nothing.
+void run_together(const RankOptions& options);
+
 // Measures, on each rank of a group of 2 and more, what DataParallel costs by itself, and writes
 // names and values, times in seconds. `wrapper`: of a step of the mlp in a group of one, what the
 // wrapper adds, as a fraction. `iteration`: forward and backward of a model with `small_parameters`

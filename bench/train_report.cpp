@@ -108,6 +108,31 @@ nlohmann::json report_models(const std::vector<Contender>& contenders) {
   return results;
 }
 
+nlohmann::json report_communication(const std::vector<Contender>& contenders) {
+  std::printf("\n%-9s %-6s %5s %9s %19s %19s %13s\n", "library", "model", "ranks", "step ms",
+              "exposed ms", "hidden ms", "to agree us");
+  nlohmann::json results = nlohmann::json::array();
+  for (const Contender& c : contenders) {
+    if (!c.communication) continue;
+    const auto& [step, exposed, hidden, agreement] = *c.communication;
+    std::printf("%-9s %-6s %5d %9.2f %10.3f (%4.1f %%) %10.3f (%4.1f %%) %13.1f\n",
+                c.library.c_str(), c.options.task.c_str(), c.ranks, 1e3 * step, 1e3 * exposed,
+                100 * exposed / step, 1e3 * hidden, 100 * hidden / step, 1e6 * agreement);
+    results.push_back({{"library", c.library},
+                       {"model", c.options.task},
+                       {"ranks", c.ranks},
+                       {"step_seconds", step},
+                       {"exposed_seconds", exposed},
+                       {"hidden_seconds", hidden},
+                       {"agreement_seconds", agreement}});
+  }
+  std::printf(
+      "\nCommunication of rank 0 in a step, from its timeline. Exposed: training waits for other "
+      "ranks or\nruns a collective itself; hidden: a collective runs while training goes on. The "
+      "agreement on used\nparameters is the last collective of a backward.\n");
+  return results;
+}
+
 nlohmann::json report_costs(const std::map<std::string, double>& costs, int ranks) {
   const double wrapper = costs.at("wrapper");
   const double iteration = 1e6 * costs.at("iteration");

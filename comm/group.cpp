@@ -20,6 +20,7 @@
 #include "lockstep/comm/communicator_maker.h"
 #include "lockstep/comm/costs.h"
 #include "lockstep/comm/interface.h"
+#include "lockstep/comm/join_timeline.h"
 #include "lockstep/comm/log.h"
 #include "lockstep/comm/reunion.h"
 #include "lockstep/comm/shm_transport.h"
@@ -27,6 +28,7 @@
 #include "lockstep/comm/text.h"
 #include "lockstep/comm/thread_transport.h"
 #include "lockstep/kernels/parallel.h"
+#include "lockstep/kernels/timeline.h"
 
 namespace lockstep::comm {
 namespace {
@@ -307,6 +309,7 @@ std::shared_ptr<Communicator> init(const Options& options) {
   set_local_ranks(world.local_size);
   std::shared_ptr<Store> store;
   if (world.size > 1) store = Store::connect(world, timeout_of(options));
+  join_timeline(world, store.get(), timeout_of(options));
   return connect(world, std::move(store), options);
 }
 
@@ -329,6 +332,7 @@ void run_ranks(int n, const std::function<void(Communicator&)>& fn, const Option
   std::mutex mutex;
   std::exception_ptr first;
   const auto run = [&](int rank) {
+    timeline::set_thread(rank, "training");
     try {
       std::shared_ptr<Communicator> communicator;
       if (threads) {

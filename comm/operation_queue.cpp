@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "lockstep/comm/text.h"
+#include "lockstep/kernels/timeline.h"
 
 namespace lockstep::comm {
 namespace {
@@ -68,6 +69,8 @@ OperationQueue::OperationQueue(std::unique_ptr<Transport> transport, std::string
                                FlightRecorder::About about)
     : transport_(std::move(transport)),
       about_ranks_(std::move(about_ranks)),
+      world_rank_(about.world_ranks[static_cast<size_t>(about.rank)]),
+      track_(concat("collectives of ", about.group)),
       recorder_(std::move(about)) {}
 
 std::shared_ptr<Operation> OperationQueue::submit(Collective collective) {
@@ -105,6 +108,7 @@ std::shared_ptr<Operation> OperationQueue::submit(Collective collective) {
 
 void OperationQueue::wait(Operation& operation) {
   if (!operation.finished.load(std::memory_order_acquire)) {
+    const timeline::Span span(timeline::kind::kWait, "wait");
     std::unique_lock lock(mutex_);
     while (!operation.finished.load(std::memory_order_relaxed)) {
       if (!running_ && has_work()) {
@@ -152,6 +156,8 @@ void OperationQueue::run_collective(std::unique_lock<std::mutex>& lock, bool in_
   std::optional<Failure> failure;
   std::shared_ptr<void> copy;  // parts of it may be on their way until fail() has left
   try {
+    const timeline::Span span(timeline::kind::kCollective, collective.request.name(),
+                              collective.recv_bytes(transport_->size()));
     run(collective, copy);
   } catch (...) {
     failure = Failure::current(collective.request.name());
@@ -268,6 +274,7 @@ void OperationQueue::close() noexcept {
 }
 
 void OperationQueue::work() {
+  timeline::set_thread(world_rank_, track_);
   std::unique_lock lock(mutex_);
   uint64_t seen = 0;  // what was next at the last look
   uint64_t newest = 0;

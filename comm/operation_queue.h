@@ -70,6 +70,8 @@ class OperationQueue {
 
   const std::unique_ptr<Transport> transport_;
   const std::string about_ranks_;
+  const int world_rank_;
+  const std::string track_;  // of its thread in the timeline
   FlightRecorder recorder_;
   std::mutex mutex_;  // guards what follows
   std::deque<std::shared_ptr<Operation>> pending_;

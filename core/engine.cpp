@@ -9,6 +9,7 @@
 #include "lockstep/core/ops/reduce.h"
 #include "lockstep/core/ops/shape_ops.h"
 #include "lockstep/kernels/text.h"
+#include "lockstep/kernels/timeline.h"
 
 namespace lockstep {
 namespace engine {
@@ -319,6 +320,7 @@ void Run::give(const void* place, const Tensor& gradient) {
 
 Tensors run(const Tensors& outputs, const Tensors& gradients, BackwardOptions options,
             const Tensors* inputs) {
+  const timeline::Span span(timeline::kind::kBackward, inputs == nullptr ? "backward" : "grad");
   Run run(options, inputs, Below::kFollow);
   const Scope scope(&run);
   return run.run(outputs, gradients);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/kernels/timeline.h"
 #include "lockstep/nn/module.h"
 #include "lockstep/nn/reducer.h"
 #include "lockstep/nn/tensor_visitor.h"
@@ -69,6 +70,7 @@ class DataParallel : public Module {
   // is not noticed there, so that the others wait until the timeout.
   template <class F>
   auto call(F&& forward) {
+    const timeline::Span span(timeline::kind::kForward, "forward");
     before_forward();
     auto result = std::forward<F>(forward)();
     if (reducer_ != nullptr) {

@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "lockstep/core/autograd.h"
 #include "lockstep/kernels/text.h"
+#include "lockstep/kernels/timeline.h"
 
 namespace lockstep::nn {
 namespace {
@@ -99,6 +100,7 @@ void Optimizer::append_group(NamedTensors parameters, NamedNumbers options) {
 }
 
 void Optimizer::step() {
+  const timeline::Span span(timeline::kind::kOptimizer, "optimizer");
   NoGrad no_grad;
   for (Group& group : groups_) {
     std::vector<Entry*> entries;

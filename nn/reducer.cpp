@@ -8,6 +8,7 @@
 #include "lockstep/core/ops/elementwise.h"
 #include "lockstep/core/ops/shape_ops.h"
 #include "lockstep/kernels/text.h"
+#include "lockstep/kernels/timeline.h"
 #include "lockstep/nn/collectives.h"
 
 namespace lockstep::nn {
@@ -232,6 +233,7 @@ void Reducer::on_accumulated(size_t i) {
 void Reducer::place(Slot& slot) {
   const Tensor gradient = slot.parameter.grad();
   if (gradient.is_same(slot.view)) return;
+  const timeline::Span span(timeline::kind::kCopy, "into bucket", slot.view.nbytes());
   if (gradient.is_contiguous() && slot.view.device() == kCpu) {
     std::memcpy(slot.view.view().data, gradient.view().data,
                 static_cast<size_t>(slot.view.nbytes()));
@@ -342,6 +344,7 @@ int64_t Reducer::version_sum() const {
 }
 
 const std::vector<int64_t>& Reducer::agree() {
+  const timeline::Span span(timeline::kind::kAgree, "agree on used parameters");
   votes_.clear();
   for (const Slot& slot : slots_) {
     votes_.push_back(slot.parameter.has_grad() ? 2 : slot.dirty && slot.present ? 1 : 0);

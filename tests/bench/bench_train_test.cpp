@@ -35,6 +35,13 @@ TEST(BenchTrain, MeasuresOneRankSeveralApartAndSeveralTogether) {
       EXPECT_LE(result[what]["median"], result[what]["high"]);
     }
   }
+  ASSERT_EQ(written["communication"].size(), 2u);
+  for (const nlohmann::json& model : written["communication"]) {
+    EXPECT_GT(model["exposed_seconds"], model["agreement_seconds"]);
+    EXPECT_GT(model["agreement_seconds"], 0);
+    EXPECT_GE(model["hidden_seconds"], 0);
+    EXPECT_LT(model["exposed_seconds"], model["step_seconds"]);
+  }
   EXPECT_FALSE(written.contains("costs"));
 }
 
@@ -66,6 +73,30 @@ TEST(BenchTrain, MeasuresWhatDataParallelCosts) {
   EXPECT_GT(costs["collectives_us"], costs["agreement_us"]);
   EXPECT_GT(costs["agreement_us"], 0);
   EXPECT_GT(costs["iteration_us"], 0);
+}
+
+// Of a job of processes, each of which writes to the same file.
+TEST(BenchTrain, KeepsATimelineOfAllRanks) {
+  const std::string path = json_path("bench-train-timeline");
+  const Ended ended =
+      run("--models mlp --ranks 3 --repetitions 1 --turns 1 --steps 2 --batch 3 --no-costs "
+          "--timeline " +
+          path);
+  ASSERT_EQ(ended.status, 0) << ended.text;
+  std::ifstream file(path);
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  std::filesystem::remove(path);
+  std::map<int, std::map<std::string, int>> kinds;  // by rank
+  for (const nlohmann::json& event : nlohmann::json::parse(text + "{}]")) {
+    if (event.contains("cat")) ++kinds[event["pid"]][event["cat"]];
+  }
+  ASSERT_EQ(kinds.size(), 3u);
+  for (auto& [rank, counts] : kinds) {
+    EXPECT_EQ(counts["forward"], 5) << rank;  // three come before the two
+    EXPECT_EQ(counts["backward"], 5) << rank;
+    EXPECT_EQ(counts["optimizer"], 5) << rank;
+    EXPECT_GE(counts["collective"], 15) << rank;
+  }
 }
 
 TEST(BenchTrain, RefusesWhatHasNoMeaning) {
