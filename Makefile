@@ -27,7 +27,7 @@ BIN := build/$(PRESET)/bin
 SOURCES = $(shell find kernels core comm nn bench examples tools tests -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh')
 LIBRARY_SOURCES = $(shell find kernels core comm nn tools -name '*.cpp')
 
-# $(call set_up,groups of install.sh), $(call build,preset,targets), $(call test,preset)
+# $(call set_up,groups of install.sh), $(call build,preset,targets), $(call test,preset,targets)
 set_up = third_party/install.sh $(1)
 define build
 echo "configure: preset $(1)"
@@ -36,9 +36,9 @@ echo "build: build/$(1)"
 cmake --build --preset $(1) -j $(JOBS) $(if $(2),--target $(2))
 endef
 define test
-$(call build,$(1))
+$(call build,$(1),$(2))
 echo "test: preset $(1)"
-ctest --preset $(1) -j $(JOBS) $(CTEST_ARGS)
+ctest --preset $(1) -j $(JOBS) $(if $(CTEST_ARGS),--no-tests=ignore $(CTEST_ARGS))
 endef
 
 .PHONY: build
@@ -69,6 +69,7 @@ bench: ## measures all-reduce and training (TRANSPORTS, BENCH_ARGS, BENCH_TRAIN_
 test: ## runs every test (CTEST_ARGS)
 	@$(call set_up,build data simt)
 	@$(call test,$(PRESET))
+	@$(call test,simt,simt_tests)
 
 .PHONY: check
 check: check-format check-lint check-asan check-tsan check-fuzz check-kills check-models ## format, lint, sanitizers, fuzzers, kills, random models

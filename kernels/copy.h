@@ -10,12 +10,15 @@ namespace lockstep::kernels {
 // wrap; anything but 0 becomes true.
 struct Copy {
   static void cpu(const View& x, const View& y);
+  static void cuda(const View& x, const View& y);
 };
 
 // Every element of x = value, converted by the same rules.
 struct Fill {
   static void cpu(const View& x, double value);
+  static void cuda(const View& x, double value);
   static void cpu(const View& x, int64_t value);
+  static void cuda(const View& x, int64_t value);
 };
 
 }  // namespace lockstep::kernels

@@ -1,9 +1,13 @@
 #include "lockstep/kernels/device.h"
 
+#include <cxxabi.h>
+
 #include <charconv>
+#include <cstdlib>
 
 #include "absl/strings/str_cat.h"
 #include "lockstep/kernels/error.h"
+#include "lockstep/kernels/launch.h"
 
 namespace lockstep {
 
@@ -23,7 +27,14 @@ Device parse_device(std::string_view text) {
               std::string("want cpu, cuda or cuda:N, got '").append(text).append("'"));
 }
 
-int device_count(DeviceType type) { return type == DeviceType::kCpu ? 1 : 0; }
+int device_count(DeviceType type) {
+  if (type == DeviceType::kCpu) return 1;
+#ifdef LOCKSTEP_WITH_CUDA
+  return cuda::device_count();
+#else
+  return 0;
+#endif
+}
 
 void require_device(Device device, std::string_view op) {
   const int count = device_count(device.type);
@@ -31,6 +42,25 @@ void require_device(Device device, std::string_view op) {
   throw Error(ErrorCode::kDevice, op,
               absl::StrCat("want device ", device.name(), ", but this build of Lockstep sees ",
                            count, " CUDA devices; use device cpu"));
+}
+
+namespace {
+
+// "lockstep::kernels::Softmax".
+std::string demangled(const char* mangled) {
+  int status = 0;
+  char* name = abi::__cxa_demangle(mangled, nullptr, nullptr, &status);
+  std::string out = status == 0 ? name : mangled;
+  std::free(name);
+  return out;
+}
+
+}  // namespace
+
+void throw_no_kernel(Device device, const char* mangled) {
+  throw Error(ErrorCode::kDevice, "launch",
+              absl::StrCat("want a kernel for ", device.name(), ", but ", demangled(mangled),
+                           " runs on cpu alone; move its operands with to(kCpu)"));
 }
 
 }  // namespace lockstep

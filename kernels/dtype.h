@@ -12,16 +12,17 @@
 namespace lockstep {
 
 // IEEE 754 binary16, held as bits; arithmetic happens in float. Conversion from float rounds to
-// nearest even, and carries NaN, infinities and subnormals.
+// nearest even, and carries NaN, infinities and subnormals. constexpr, so that nvcc takes it for
+// device code too.
 struct Half {
   uint16_t bits = 0;
 
   Half() = default;
-  explicit Half(float value) : bits(from_float(value)) {}
-  explicit operator float() const { return to_float(bits); }
+  constexpr explicit Half(float value) : bits(from_float(value)) {}
+  constexpr explicit operator float() const { return to_float(bits); }
 
-  static uint16_t from_float(float value);
-  static float to_float(uint16_t bits);
+  static constexpr uint16_t from_float(float value);
+  static constexpr float to_float(uint16_t bits);
 };
 
 // The upper half of an IEEE 754 binary32. Conversion from float rounds to nearest even.
@@ -29,17 +30,17 @@ struct BFloat16 {
   uint16_t bits = 0;
 
   BFloat16() = default;
-  explicit BFloat16(float value) : bits(from_float(value)) {}
-  explicit operator float() const { return std::bit_cast<float>(uint32_t{bits} << 16); }
+  constexpr explicit BFloat16(float value) : bits(from_float(value)) {}
+  constexpr explicit operator float() const { return std::bit_cast<float>(uint32_t{bits} << 16); }
 
-  static uint16_t from_float(float value) {
+  static constexpr uint16_t from_float(float value) {
     const uint32_t b = std::bit_cast<uint32_t>(value);
     if ((b & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((b >> 16) | 0x40u);
     return static_cast<uint16_t>((b + 0x7fffu + ((b >> 16) & 1u)) >> 16);
   }
 };
 
-inline uint16_t Half::from_float(float value) {
+constexpr uint16_t Half::from_float(float value) {
   const uint32_t b = std::bit_cast<uint32_t>(value);
   const uint32_t sign = (b >> 16) & 0x8000u;
   const uint32_t a = b & 0x7fffffffu;
@@ -55,7 +56,7 @@ inline uint16_t Half::from_float(float value) {
   return static_cast<uint16_t>(sign | ((a - 0x38000000u + 0xfffu + ((a >> 13) & 1u)) >> 13));
 }
 
-inline float Half::to_float(uint16_t bits) {
+constexpr float Half::to_float(uint16_t bits) {
   const uint32_t sign = uint32_t{bits & 0x8000u} << 16;
   const uint32_t magnitude = bits & 0x7fffu;
   if (magnitude >= 0x7c00u) {

@@ -429,40 +429,47 @@ LOCKSTEP_COMPARISON(GreaterEqual, "ge", >=)
 template <class Op>
 struct Unary {
   static void cpu(const View& x, const View& y);
+  static void cuda(const View& x, const View& y);
 };
 
 // gx = g * Op'(x). Views that the rule does not use (kUsesX, kUsesY) may be any of that shape.
 template <class Op>
 struct UnaryVjp {
   static void cpu(const View& g, const View& x, const View& y, const View& gx);
+  static void cuda(const View& g, const View& x, const View& y, const View& gx);
 };
 
 // y = Op(a, b).
 template <class Op>
 struct Binary {
   static void cpu(const View& a, const View& b, const View& y);
+  static void cuda(const View& a, const View& b, const View& y);
 };
 
 // ga = g * dOp(a, b)/da, in the shape of y, not yet summed to a's.
 template <class Op>
 struct BinaryVjpA {
   static void cpu(const View& g, const View& a, const View& b, const View& y, const View& ga);
+  static void cuda(const View& g, const View& a, const View& b, const View& y, const View& ga);
 };
 
 template <class Op>
 struct BinaryVjpB {
   static void cpu(const View& g, const View& a, const View& b, const View& y, const View& gb);
+  static void cuda(const View& g, const View& a, const View& b, const View& y, const View& gb);
 };
 
 // y (bool) = Op(a, b); a and b have one dtype.
 template <class Op>
 struct Compare {
   static void cpu(const View& a, const View& b, const View& y);
+  static void cuda(const View& a, const View& b, const View& y);
 };
 
 // y = condition (bool) ? a : b, every dtype.
 struct Where {
   static void cpu(const View& condition, const View& a, const View& b, const View& y);
+  static void cuda(const View& condition, const View& a, const View& b, const View& y);
 };
 
 // Every op: X(struct, public function).

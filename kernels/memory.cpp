@@ -3,15 +3,27 @@
 #include <algorithm>
 #include <bit>
 #include <cstdlib>
+#include <memory>
 #include <mutex>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "lockstep/kernels/error.h"
+#ifdef LOCKSTEP_WITH_CUDA
+#include "lockstep/kernels/cuda/runtime.h"
+#endif
 
 namespace lockstep {
 namespace {
+
+// Where blocks come from.
+struct Source {
+  Device device;
+  bool caches;
+  void* (*take)(int device, size_t size);  // null where there is no more
+  void (*give_back)(int device, void* block) noexcept;
+};
 
 // AddressSanitizer finds use after free and overruns in blocks that come from the system and go
 // back to it, so under it nothing is cached and sizes are not rounded up beyond the alignment.
@@ -23,14 +35,18 @@ constexpr bool kCaches = true;
 
 // Blocks are cached by their exact size, which is rounded up in coarse steps so that tensors of
 // nearly the same size share blocks: at most an eighth of a block is wasted.
-size_t block_size(size_t bytes) {
-  if (bytes <= 512 || !kCaches) return (bytes + kCpuAlignment - 1) / kCpuAlignment * kCpuAlignment;
+size_t block_size(size_t bytes, bool caches) {
+  if (bytes <= 512 || !caches) return (bytes + kCpuAlignment - 1) / kCpuAlignment * kCpuAlignment;
   const size_t step = std::max(kCpuAlignment, std::bit_floor(bytes) / 8);
   return (bytes + step - 1) / step * step;
 }
 
 class CachingAllocator {
  public:
+  explicit CachingAllocator(const Source& source) : source_(source) {}
+
+  bool caches() const { return source_.caches; }
+
   void* take(size_t size) {
     {
       std::lock_guard lock(mutex_);
@@ -44,16 +60,17 @@ class CachingAllocator {
         return block;
       }
     }
-    void* block = system_allocate(size);
+    void* block = source_.take(source_.device.index, size);
     if (block == nullptr) {
       empty_cache();
-      block = system_allocate(size);
+      block = source_.take(source_.device.index, size);
     }
     std::lock_guard lock(mutex_);
     if (block == nullptr) {
-      throw Error(ErrorCode::kOutOfMemory, "allocate",
-                  absl::StrCat("want ", size, " bytes on cpu, but the system has no more; ",
-                               stats_.in_use, " bytes are in use"));
+      throw Error(
+          ErrorCode::kOutOfMemory, "allocate",
+          absl::StrCat("want ", size, " bytes on ", source_.device.name(),
+                       ", but the system has no more; ", stats_.in_use, " bytes are in use"));
     }
     ++stats_.system_allocations;
     count_in_use(size);
@@ -63,19 +80,19 @@ class CachingAllocator {
   void give_back(void* block, size_t size) noexcept {
     std::lock_guard lock(mutex_);
     stats_.in_use -= static_cast<int64_t>(size);
-    if (!kCaches) return std::free(block);
+    if (!source_.caches) return source_.give_back(source_.device.index, block);
     try {
       free_[size].push_back(block);
       stats_.cached += static_cast<int64_t>(size);
     } catch (...) {  // no memory for the list itself
-      std::free(block);
+      source_.give_back(source_.device.index, block);
     }
   }
 
   void empty_cache() {
     std::lock_guard lock(mutex_);
     for (auto& [size, blocks] : free_) {
-      for (void* block : blocks) std::free(block);
+      for (void* block : blocks) source_.give_back(source_.device.index, block);
     }
     free_.clear();
     stats_.cached = 0;
@@ -87,22 +104,37 @@ class CachingAllocator {
   }
 
  private:
-  static void* system_allocate(size_t size) { return std::aligned_alloc(kCpuAlignment, size); }
-
   void count_in_use(size_t size) {
     stats_.in_use += static_cast<int64_t>(size);
     stats_.peak_in_use = std::max(stats_.peak_in_use, stats_.in_use);
   }
 
+  const Source source_;
   std::mutex mutex_;
   absl::flat_hash_map<size_t, std::vector<void*>> free_;
   MemoryStats stats_;
 };
 
 // Never destroyed: tensors of static lifetime may be freed after it would have been.
-CachingAllocator& cpu_allocator() {
-  static auto* allocator = new CachingAllocator;
-  return *allocator;
+CachingAllocator& allocator_of(Device device) {
+  static auto* cpu = new CachingAllocator(
+      {kCpu, kCaches, [](int, size_t size) { return std::aligned_alloc(kCpuAlignment, size); },
+       [](int, void* block) noexcept { std::free(block); }});
+#ifdef LOCKSTEP_WITH_CUDA
+  // All work of a device is on one stream, so that a block may be used again at once.
+  static auto* on_cuda = [] {
+    auto* allocators = new std::vector<std::unique_ptr<CachingAllocator>>;
+    for (int i = 0; i < cuda::device_count(); ++i) {
+      allocators->push_back(std::make_unique<CachingAllocator>(Source{
+          {DeviceType::kCuda, i}, cuda::caches_memory(), cuda::take_memory, cuda::free_memory}));
+    }
+    return allocators;
+  }();
+  if (device.is_cuda()) return *(*on_cuda)[static_cast<size_t>(device.index)];
+#else
+  (void)device;
+#endif
+  return *cpu;
 }
 
 }  // namespace
@@ -112,19 +144,22 @@ std::shared_ptr<void> allocate(size_t bytes, Device device) {
   if (bytes == 0) return nullptr;
   check(bytes <= SIZE_MAX / 2, "allocate",
         [&] { return absl::StrCat("want at most 2^63 bytes, got ", bytes); });
-  const size_t size = block_size(bytes);
-  void* block = cpu_allocator().take(size);
-  return {block, [size](void* p) { cpu_allocator().give_back(p, size); }};
+  CachingAllocator& allocator = allocator_of(device);
+  // Blocks that go back to CUDA's emulator are as long as they are wanted: it looks at their ends.
+  const size_t size =
+      device.is_cuda() && !allocator.caches() ? bytes : block_size(bytes, allocator.caches());
+  void* block = allocator.take(size);
+  return {block, [&allocator, size](void* p) { allocator.give_back(p, size); }};
 }
 
 MemoryStats memory_stats(Device device) {
   require_device(device, "memory_stats");
-  return cpu_allocator().stats();
+  return allocator_of(device).stats();
 }
 
 void empty_cache(Device device) {
   require_device(device, "empty_cache");
-  cpu_allocator().empty_cache();
+  allocator_of(device).empty_cache();
 }
 
 }  // namespace lockstep

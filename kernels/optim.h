@@ -30,6 +30,7 @@ struct SgdOptions {
 // p -= lr (nesterov ? g + momentum b : b), or lr g without momentum (Sutskever et al., 2013).
 struct SgdStep {
   static void cpu(std::span<const SgdEntry> entries, const SgdOptions& options);
+  static void cuda(std::span<const SgdEntry> entries, const SgdOptions& options);
 };
 
 struct AdamEntry {
@@ -54,6 +55,7 @@ struct AdamOptions {
 // Loshchilov and Hutter, 2019).
 struct AdamStep {
   static void cpu(std::span<const AdamEntry> entries, const AdamOptions& options);
+  static void cuda(std::span<const AdamEntry> entries, const AdamOptions& options);
 };
 
 struct LambOptions {
@@ -120,5 +122,9 @@ struct AdagradStep {
 struct L2NormSquared {
   static double cpu(std::span<const View> views);
 };
+
+// What both devices refuse.
+void check_entries(std::span<const SgdEntry> entries, const SgdOptions& options);
+void check_entries(std::span<const AdamEntry> entries, const AdamOptions& options);
 
 }  // namespace lockstep::kernels

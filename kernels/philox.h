@@ -31,22 +31,30 @@ LOCKSTEP_INLINE std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> count
 // Uniform in [0, 1): a multiple of 2^-24 (f32), 2^-53 (f64), 2^-11 (f16), 2^-8 (bf16).
 struct Uniform {
   static void cpu(const View& x, uint64_t seed, uint64_t offset);
+  static void cuda(const View& x, uint64_t seed, uint64_t offset);
 };
 
 // Normal with mean 0 and variance 1 (Box and Muller, 1958), floating dtypes.
 struct Normal {
   static void cpu(const View& x, uint64_t seed, uint64_t offset);
+  static void cuda(const View& x, uint64_t seed, uint64_t offset);
 };
 
 // Integers in [low, high), for every dtype but bool, by the high half of a product with 64 random
 // bits: off from even by at most (high - low) / 2^64. REQUIRES: low < high.
 struct RandInt {
   static void cpu(const View& x, int64_t low, int64_t high, uint64_t seed, uint64_t offset);
+  static void cuda(const View& x, int64_t low, int64_t high, uint64_t seed, uint64_t offset);
 };
 
 // 1 with probability p, else 0, in every dtype. A dropout mask.
 struct Bernoulli {
   static void cpu(const View& x, double p, uint64_t seed, uint64_t offset);
+  static void cuda(const View& x, double p, uint64_t seed, uint64_t offset);
 };
+
+// What both devices refuse.
+void check_randint(const View& x, int64_t low, int64_t high);
+void check_bernoulli(double p);
 
 }  // namespace lockstep::kernels

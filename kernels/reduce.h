@@ -13,29 +13,35 @@ namespace lockstep::kernels {
 // depends on shapes, strides and num_threads() alone.
 struct Sum {
   static void cpu(const View& x, const View& y);
+  static void cuda(const View& x, const View& y);
 };
 
 // The same for products; zero elements give 1.
 struct Prod {
   static void cpu(const View& x, const View& y);
+  static void cuda(const View& x, const View& y);
 };
 
 // The extreme value, in x's dtype; NaN if any is NaN. Throws Error(kInvalidArgument) on reducing
 // zero elements.
 struct Max {
   static void cpu(const View& x, const View& y);
+  static void cuda(const View& x, const View& y);
 };
 struct Min {
   static void cpu(const View& x, const View& y);
+  static void cuda(const View& x, const View& y);
 };
 
 // The place (i64) of the first extreme value, or of the first NaN, counted in row-major order over
 // the reduced dimensions. Throws Error(kInvalidArgument) on reducing zero elements.
 struct ArgMax {
   static void cpu(const View& x, const View& y);
+  static void cuda(const View& x, const View& y);
 };
 struct ArgMin {
   static void cpu(const View& x, const View& y);
+  static void cuda(const View& x, const View& y);
 };
 
 }  // namespace lockstep::kernels

@@ -11,7 +11,11 @@
 // Everything that the lambda calls must be inlined too (LOCKSTEP_INLINE), else that call runs
 // baseline code. A sum that may be reordered is marked `#pragma omp simd reduction(+ : s)`.
 
+#ifdef __CUDACC__
+#define LOCKSTEP_INLINE __host__ __device__ __forceinline__
+#else
 #define LOCKSTEP_INLINE inline __attribute__((always_inline))
+#endif
 #define LOCKSTEP_INLINE_LAMBDA __attribute__((always_inline))
 
 namespace lockstep {

@@ -11,21 +11,25 @@ namespace lockstep::kernels {
 // y = exp(x) / sum(exp(x)) along dimension `axis`.
 struct Softmax {
   static void cpu(const View& x, const View& y, int64_t axis);
+  static void cuda(const View& x, const View& y, int64_t axis);
 };
 
 // gx = y * (g - sum(g * y)), with y the forward's result.
 struct SoftmaxBackward {
   static void cpu(const View& g, const View& y, const View& gx, int64_t axis);
+  static void cuda(const View& g, const View& y, const View& gx, int64_t axis);
 };
 
 // y = x - log(sum(exp(x))) along dimension `axis`.
 struct LogSoftmax {
   static void cpu(const View& x, const View& y, int64_t axis);
+  static void cuda(const View& x, const View& y, int64_t axis);
 };
 
 // gx = g - exp(y) * sum(g), with y the forward's result.
 struct LogSoftmaxBackward {
   static void cpu(const View& g, const View& y, const View& gx, int64_t axis);
+  static void cuda(const View& g, const View& y, const View& gx, int64_t axis);
 };
 
 // losses[n] = lse[n] - logits[n, targets[n]] with lse[n] = log(sum(exp(logits[n]))), for logits
@@ -35,6 +39,8 @@ struct LogSoftmaxBackward {
 struct CrossEntropy {
   static void cpu(const View& logits, const View& targets, int64_t ignore_index, const View& losses,
                   const View& lse);
+  static void cuda(const View& logits, const View& targets, int64_t ignore_index,
+                   const View& losses, const View& lse);
 };
 
 // glogits[n, c] = g[n] * (exp(logits[n, c] - lse[n]) - (c == targets[n])), 0 in ignored rows; g and
@@ -42,6 +48,8 @@ struct CrossEntropy {
 struct CrossEntropyBackward {
   static void cpu(const View& logits, const View& targets, int64_t ignore_index, const View& lse,
                   const View& g, const View& glogits);
+  static void cuda(const View& logits, const View& targets, int64_t ignore_index, const View& lse,
+                   const View& g, const View& glogits);
 };
 
 }  // namespace lockstep::kernels

@@ -1,13 +1,14 @@
 # Looks for CUDA and what belongs to it. This version of Lockstep has kernels for the CPU alone, so
 # what is found is reported and not used.
-set(LOCKSTEP_CUDA AUTO CACHE STRING "Build for CUDA: AUTO (where there is a toolkit), ON or OFF")
-set_property(CACHE LOCKSTEP_CUDA PROPERTY STRINGS AUTO ON OFF)
+# EMULATED is for tests: kernels/cuda/ is compiled as C++ against the emulator of tests/simt/.
+set(LOCKSTEP_CUDA AUTO CACHE STRING "Build for CUDA: AUTO (where there is a toolkit), ON, OFF or EMULATED")
+set_property(CACHE LOCKSTEP_CUDA PROPERTY STRINGS AUTO ON OFF EMULATED)
 
-if(LOCKSTEP_CUDA STREQUAL "OFF")
+if(LOCKSTEP_CUDA STREQUAL "OFF" OR LOCKSTEP_CUDA STREQUAL "EMULATED")
   return()
 endif()
 if(NOT LOCKSTEP_CUDA MATCHES "^(AUTO|ON)$")
-  message(FATAL_ERROR "LOCKSTEP_CUDA: want AUTO, ON or OFF, got '${LOCKSTEP_CUDA}'.")
+  message(FATAL_ERROR "LOCKSTEP_CUDA: want AUTO, ON, OFF or EMULATED, got '${LOCKSTEP_CUDA}'.")
 endif()
 
 # The version that a header defines as <prefix>MAJOR, <prefix>MINOR, <prefix>PATCH or PATCHLEVEL.

@@ -3,6 +3,9 @@
 include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
 
+if(LOCKSTEP_CUDA STREQUAL "EMULATED")
+  return()  # for tests alone
+endif()
 if(LOCKSTEP_FETCHED)
   list(JOIN LOCKSTEP_FETCHED ", " fetched)
   # A fetched library lives in this build tree alone; an installed one would point there.

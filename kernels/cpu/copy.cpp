@@ -1,31 +1,15 @@
 #include "lockstep/kernels/copy.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
-#include <limits>
 
+#include "lockstep/kernels/convert.h"
 #include "lockstep/kernels/cpu/blocks.h"
 #include "lockstep/kernels/parallel.h"
 #include "lockstep/kernels/strided.h"
 
 namespace lockstep::kernels {
 namespace {
-
-template <class To, class From>
-LOCKSTEP_INLINE To convert(From x) {
-  if constexpr (std::is_same_v<To, bool>) {
-    return x != From{0};
-  } else if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To>) {
-    // The largest integer may round up to a float that does not fit: compare with >=.
-    constexpr auto low = static_cast<From>(std::numeric_limits<To>::min());
-    constexpr auto high = static_cast<From>(std::numeric_limits<To>::max());
-    if (!(x > low)) return x == x ? std::numeric_limits<To>::min() : To{0};
-    return x >= high ? std::numeric_limits<To>::max() : static_cast<To>(x);
-  } else {
-    return static_cast<To>(x);
-  }
-}
 
 template <class From, class To>
 void convert_loop(const void* const* in, void* out, int64_t n) {

@@ -21,6 +21,13 @@ auto compute_tag() {
 template <class Op, class T>
 using Compute = typename decltype(compute_tag<Op, T>())::type;
 
+// Throws for a dtype that Op does not have.
+template <class Op>
+[[noreturn]] void refuse_dtype(DType dtype) {
+  throw Error(ErrorCode::kInvalidArgument, Op::kName,
+              std::string("want a floating dtype, got ").append(name(dtype)));
+}
+
 // Calls f(TypeTag<lane type>) for the dtypes that Op has.
 template <class Op, class F>
 void visit_lanes(DType dtype, const F& f) {
@@ -29,8 +36,7 @@ void visit_lanes(DType dtype, const F& f) {
     if constexpr (is_floating_v<T> || Op::kIntegers) {
       f(TypeTag<Lane<T>>{});
     } else {
-      throw Error(ErrorCode::kInvalidArgument, Op::kName,
-                  std::string("want a floating dtype, got ").append(name(dtype)));
+      refuse_dtype<Op>(dtype);
     }
   });
 }

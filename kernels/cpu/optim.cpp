@@ -110,12 +110,16 @@ double sum_of_squares(const View& x) {
 
 }  // namespace
 
-void SgdStep::cpu(std::span<const SgdEntry> entries, const SgdOptions& options) {
+void check_entries(std::span<const SgdEntry> entries, const SgdOptions& options) {
   for (const SgdEntry& e : entries) {
     check_dense("sgd", e.parameter);
     check_alike("sgd", e.parameter, e.gradient, "a gradient");
     if (options.momentum != 0) check_alike("sgd", e.parameter, e.momentum, "a momentum buffer");
   }
+}
+
+void SgdStep::cpu(std::span<const SgdEntry> entries, const SgdOptions& options) {
+  check_entries(entries, options);
   for (const SgdEntry& e : entries) {
     visit_floating(e.parameter.dtype, "sgd", [&](auto tag) {
       using T = typename decltype(tag)::type;
@@ -124,7 +128,7 @@ void SgdStep::cpu(std::span<const SgdEntry> entries, const SgdOptions& options) 
   }
 }
 
-void AdamStep::cpu(std::span<const AdamEntry> entries, const AdamOptions& options) {
+void check_entries(std::span<const AdamEntry> entries, const AdamOptions&) {
   for (const AdamEntry& e : entries) {
     check_dense("adam", e.parameter);
     check_alike("adam", e.parameter, e.gradient, "a gradient");
@@ -132,6 +136,10 @@ void AdamStep::cpu(std::span<const AdamEntry> entries, const AdamOptions& option
     check_alike("adam", e.parameter, e.exp_avg_sq, "an exp_avg_sq");
     check(e.step >= 1, "adam", [&] { return str_cat("want steps from 1 on, got ", e.step); });
   }
+}
+
+void AdamStep::cpu(std::span<const AdamEntry> entries, const AdamOptions& options) {
+  check_entries(entries, options);
   for (const AdamEntry& e : entries) {
     visit_floating(e.parameter.dtype, "adam",
                    [&](auto tag) { adam<typename decltype(tag)::type>(e, options); });
