@@ -1,8 +1,12 @@
 #include "lockstep/core/autograd.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "lockstep/core/anomaly.h"
 #include "lockstep/core/engine.h"
 #include "lockstep/core/watch.h"
+#include "lockstep/kernels/small_blocks.h"
 #include "lockstep/kernels/text.h"
 
 namespace lockstep {
@@ -10,13 +14,23 @@ namespace {
 
 thread_local bool recording = true;
 
-// What dying nodes hold. The outermost destructor empties it in a loop, so that a graph of any
-// depth is freed without recursion.
-struct Remains {
-  BackwardFunction backward;
-  std::vector<Edge> inputs;
-};
-thread_local std::vector<Remains>* remains = nullptr;
+// Nodes that nobody holds any more. Freeing one lets go of those it came from: the outermost call
+// frees them in a loop, so that a graph of any depth is freed without recursion.
+thread_local Node* dead = nullptr;
+thread_local bool freeing = false;
+
+void free_node(Node* node) {
+  node->next_dead = dead;
+  dead = node;
+  if (freeing) return;
+  freeing = true;
+  while (dead != nullptr) {
+    Node* next = std::exchange(dead, dead->next_dead);
+    next->~Node();
+    give_small_block(next, sizeof(Node));
+  }
+  freeing = false;
+}
 
 }  // namespace
 
@@ -30,59 +44,53 @@ bool grad_enabled() { return recording; }
 GradMode::GradMode(bool enabled) : before_(recording) { recording = enabled; }
 GradMode::~GradMode() { recording = before_; }
 
-Node::~Node() {
-  if (backward == nullptr && inputs.empty()) return;
-  if (remains != nullptr) {
-    remains->push_back({std::move(backward), std::move(inputs)});
-    return;
-  }
-  std::vector<Remains> list;
-  list.push_back({std::move(backward), std::move(inputs)});
-  remains = &list;
-  while (!list.empty()) {
-    const Remains last = std::move(list.back());
-    list.pop_back();
-  }
-  remains = nullptr;
+std::shared_ptr<Node> Node::make() {
+  Node* node = new (take_small_block(sizeof(Node))) Node;
+  return {node, &free_node, SmallBlockAllocator<Node>()};
+}
+
+// What the tensor is now, out of the graph, for nobody to see but backward.
+Tensor Saved::now(const Tensor& tensor) {
+  const TensorImpl& from = *tensor.impl();
+  return Tensor(make_small_shared<TensorImpl>(from.storage, from.offset, from.shape, from.strides,
+                                              from.dtype));
 }
 
 Saved::Saved(const Tensor& tensor) {
   if (!tensor.defined()) return;
-  storage_ = tensor.impl()->storage;
   version_ = tensor.version();
   if (tensor.requires_grad() && tensor.is_leaf()) {
     tensor_ = tensor;  // the leaf itself, for its gradient
+    storage_ = tensor.impl()->storage;
     return;
   }
-  // What the tensor is now: an op in place, or set_data(), gives the caller's handle other memory.
-  tensor_ = tensor.detach();
-  tensor_.impl()->set_view(false);  // nobody sees it
+  // An op in place, or set_data(), gives the caller's handle other memory.
+  tensor_ = now(tensor);
   tensor_.impl()->grad_fn = tensor.impl()->grad_fn;
 }
 
 Saved Saved::result(const Tensor& tensor) {
   Saved saved;
-  saved.storage_ = tensor.impl()->storage;
   saved.version_ = tensor.version();
-  saved.tensor_ = tensor.detach();  // a constant; connected to its node by get()
-  saved.tensor_.impl()->set_view(false);
+  saved.tensor_ = now(tensor);  // a constant; connected to its node by get()
   saved.is_result_ = true;
   return saved;
 }
 
 Tensor Saved::get() const {
   if (!tensor_.defined()) return tensor_;
-  const std::shared_ptr<Node> node = engine::current_node();
   const Storage& storage = *tensor_.impl()->storage;
-  const uint64_t now = tensor_.version();
-  if (now != version_ || &storage != storage_.get()) {
+  const uint64_t version = tensor_.version();
+  const bool replaced = storage_ != nullptr && storage_.get() != &storage;
+  const std::shared_ptr<Node>& node = engine::current_node();
+  if (version != version_ || replaced) {
     const std::string_view op = node == nullptr ? "backward" : node->op;
     throw Error(ErrorCode::kInvalidArgument, op,
                 str_cat("backward of '", op, "' needs a tensor of shape ",
                         to_string(tensor_.shape()), " that was changed in place by '",
-                        &storage != storage_.get() ? "set_data" : storage.last_change.load(),
+                        replaced ? "set_data" : storage.last_change.load(),
                         "' after the op saved it: saved at version ", version_, ", now at version ",
-                        now, "; change a clone() instead"));
+                        version, "; change a clone() instead"));
   }
   if (!is_result_ || node == nullptr || !grad_enabled()) return tensor_;
   Tensor connected = tensor_.detach();
@@ -98,6 +106,11 @@ Edge edge_of(const Tensor& tensor) {
   return {};
 }
 
+bool would_record(std::initializer_list<const Tensor*> inputs) {
+  return grad_enabled() && std::any_of(inputs.begin(), inputs.end(),
+                                       [](const Tensor* input) { return input->requires_grad(); });
+}
+
 Tensor record(std::string_view op, Tensor result, std::initializer_list<Tensor> inputs,
               BackwardFunction backward) {
   return record(op, std::move(result), std::span<const Tensor>(inputs.begin(), inputs.size()),
@@ -107,20 +120,25 @@ Tensor record(std::string_view op, Tensor result, std::initializer_list<Tensor> 
 Tensor record(std::string_view op, Tensor result, std::span<const Tensor> inputs,
               BackwardFunction backward) {
   if (!grad_enabled()) return result;
-  bool any = false;
-  for (const Tensor& input : inputs) any = any || input.requires_grad();
-  if (!any) return result;
+  const auto requires_grad = [](const Tensor& input) { return input.requires_grad(); };
+  if (std::none_of(inputs.begin(), inputs.end(), requires_grad)) return result;
 
-  auto node = std::make_shared<Node>();
+  auto node = Node::make();
   node->op = op;
   node->sequence = engine::next_sequence();
   node->shape = result.shape();
   node->dtype = result.dtype();
   node->device = result.device();
   for (const Tensor& input : inputs) {
-    node->inputs.push_back(edge_of(input));
-    node->input_shapes.push_back(input.defined() ? input.shape() : Shape());
-    node->input_dtypes.push_back(input.defined() ? input.dtype() : DType::kF32);
+    Edge& edge = node->inputs.emplace_back(edge_of(input));
+    // Of constants nobody asks for it.
+    if (edge.needs_grad()) {
+      node->input_shapes.emplace_back(input.shape());
+      node->input_dtypes.push_back(input.dtype());
+    } else {
+      node->input_shapes.emplace_back();
+      node->input_dtypes.push_back(DType::kF32);
+    }
   }
   node->backward =
       anomaly_enabled() ? watched(op, inputs, std::move(backward)) : std::move(backward);

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "lockstep/core/tensor.h"
 
 // The graph of gradients. An op computes its result and hands it to record() with a function that
@@ -67,11 +68,17 @@ class Saved {
   Tensor get() const;
 
  private:
+  static Tensor now(const Tensor& tensor);
+
   Tensor tensor_;
-  std::shared_ptr<Storage> storage_;  // of the tensor when it was saved
+  std::shared_ptr<Storage> storage_;  // of a leaf when it was saved: set_data() can change it
   uint64_t version_ = 0;
   bool is_result_ = false;
 };
+
+// Whether record() with these inputs would make a node. An op that finds it false need not save
+// anything.
+bool would_record(std::initializer_list<const Tensor*> inputs);
 
 // Makes `result` the output of a node of the graph if recording is on and any input requires a
 // gradient; else leaves it a constant. Returns `result`. `op` must be a static string.
@@ -90,19 +97,21 @@ struct Edge {
 
 // One recorded op. Library-internal.
 struct Node : std::enable_shared_from_this<Node> {
+  // Frees graphs of any depth without recursion, as all nodes must be made.
+  static std::shared_ptr<Node> make();
+
   std::string_view op;
   uint64_t sequence = 0;  // grows with time: every node is younger than those it came from
   Shape shape;            // of the result
   DType dtype = DType::kF32;
   Device device;
-  std::vector<Edge> inputs;
-  std::vector<Shape> input_shapes;
-  std::vector<DType> input_dtypes;
+  absl::InlinedVector<Edge, 2> inputs;
+  absl::InlinedVector<Shape, 2> input_shapes;
+  absl::InlinedVector<DType, 4> input_dtypes;
   BackwardFunction backward;
   bool released = false;  // what it saved is gone
   std::vector<TensorImpl::Hook> hooks;
-
-  ~Node();
+  Node* next_dead = nullptr;  // of those that make()'s deleter has yet to free
 };
 
 Edge edge_of(const Tensor& tensor);

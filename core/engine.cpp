@@ -137,6 +137,7 @@ Tensors Run::run(const Tensors& outputs, const Tensors& gradients) {
     return str_cat("want no gradient or one for each of ", outputs.size(), " outputs, got ",
                    gradients.size());
   });
+  sums_.reserve(16);  // most graphs are larger, and a table that grows from one place takes time
   for (size_t i = 0; i < outputs.size(); ++i) {
     check(outputs[i].requires_grad(), "backward", [&] {
       return str_cat("output ", i,
@@ -214,7 +215,6 @@ void Run::keep_what_leads_to_inputs() {
 
 void Run::visit(Node& node) {
   Tensor gradient = sums_[&node].take();
-  Tensors gradients(node.inputs.size());
   if (stops_at(node)) return give(&node, gradient);
   if (gradient.defined()) {
     const std::vector<TensorImpl::Hook> hooks = node.hooks;  // a hook may change the list
@@ -226,6 +226,7 @@ void Run::visit(Node& node) {
     give(&node, gradient);
   }
   if (ends_.contains(&node)) return;
+  Tensors gradients;
   if (gradient.defined()) {
     check(!node.released, node.op, [&] {
       return str_cat("backward runs a second time through '", node.op,
@@ -240,6 +241,8 @@ void Run::visit(Node& node) {
                   str_cat("backward gave ", gradients.size(), " gradients for ", node.inputs.size(),
                           " inputs"));
     }
+  } else {
+    gradients.resize(node.inputs.size());
   }
   for (size_t i = 0; i < gradients.size(); ++i) {
     if (!node.inputs[i].needs_grad()) continue;
@@ -348,7 +351,10 @@ Tensors partial_gradients(const Tensor& output, const Tensor& gradient, const Te
   return out;
 }
 
-std::shared_ptr<Node> current_node() { return running == nullptr ? nullptr : running->current; }
+const std::shared_ptr<Node>& current_node() {
+  static const std::shared_ptr<Node> none;
+  return running == nullptr ? none : running->current;
+}
 
 }  // namespace engine
 
@@ -360,7 +366,7 @@ void queue_backward_callback(std::function<void()> callback) {
 bool in_backward() { return engine::running != nullptr && engine::running->accumulates(); }
 
 bool wants_gradient(size_t index) {
-  const std::shared_ptr<Node> node = engine::current_node();
+  const std::shared_ptr<Node>& node = engine::current_node();
   return node == nullptr || node->inputs[index].needs_grad();
 }
 

@@ -19,7 +19,7 @@ Tensors partial_gradients(const Tensor& output, const Tensor& gradient, const Te
                           bool create_graph);
 
 // The node whose backward function is running in this thread; null outside.
-std::shared_ptr<Node> current_node();
+const std::shared_ptr<Node>& current_node();
 
 // A number that is greater than those of all nodes that exist and less than those of all to come.
 uint64_t next_sequence();

@@ -10,15 +10,11 @@
 #include "lockstep/kernels/copy.h"
 #include "lockstep/kernels/launch.h"
 #include "lockstep/kernels/memory.h"
+#include "lockstep/kernels/small_blocks.h"
 #include "lockstep/kernels/text.h"
 
 namespace lockstep {
 namespace {
-
-const TensorImpl& get(const Tensor& tensor, std::string_view op) {
-  check(tensor.defined(), op, "want a tensor, got an undefined one (made by Tensor())");
-  return *tensor.impl();
-}
 
 std::string describe(const TensorImpl& impl) {
   const std::string_view dtype = name(impl.dtype);
@@ -50,19 +46,25 @@ void check_unrecorded(const Tensor& tensor, std::string_view op) {
   });
 }
 
+// A tensor in memory of its own. REQUIRES: the strides are those of a dense tensor.
+Tensor make(const Shape& shape, const Strides& strides, TensorOptions options) {
+  auto storage = make_small_shared<Storage>();
+  storage->bytes = static_cast<size_t>(numel(shape, "empty")) * size_of(options.dtype);
+  storage->device = options.device;
+  storage->memory = allocate(storage->bytes, options.device);
+  return Tensor(
+      make_small_shared<TensorImpl>(std::move(storage), 0, shape, strides, options.dtype));
+}
+
 }  // namespace
 
+void Tensor::throw_undefined(std::string_view op) {
+  throw Error(ErrorCode::kInvalidArgument, op,
+              "want a tensor, got an undefined one (made by Tensor())");
+}
+
 Tensor Tensor::empty(const Shape& shape, TensorOptions options) {
-  auto impl = std::make_shared<TensorImpl>();
-  impl->storage = std::make_shared<Storage>();
-  impl->storage->bytes =
-      static_cast<size_t>(lockstep::numel(shape, "empty")) * size_of(options.dtype);
-  impl->storage->device = options.device;
-  impl->storage->memory = allocate(impl->storage->bytes, options.device);
-  impl->shape = shape;
-  impl->strides = contiguous_strides(shape);
-  impl->dtype = options.dtype;
-  return Tensor(std::move(impl));
+  return make(shape, contiguous_strides(shape), options);
 }
 
 Tensor Tensor::zeros(const Shape& shape, TensorOptions options) { return full(shape, 0, options); }
@@ -143,29 +145,20 @@ template Tensor Tensor::from(std::span<const uint8_t>, const Shape&);
 template Tensor Tensor::from(std::span<const bool>, const Shape&);
 
 Tensor Tensor::wrap(std::shared_ptr<void> memory, const Shape& shape, TensorOptions options) {
-  auto impl = std::make_shared<TensorImpl>();
-  impl->storage = std::make_shared<Storage>();
-  impl->storage->bytes =
-      static_cast<size_t>(lockstep::numel(shape, "wrap")) * size_of(options.dtype);
-  check(memory != nullptr || impl->storage->bytes == 0, "wrap", "want memory, got null");
-  impl->storage->memory = std::move(memory);
-  impl->storage->device = options.device;
-  impl->shape = shape;
-  impl->strides = contiguous_strides(shape);
-  impl->dtype = options.dtype;
-  return Tensor(std::move(impl));
+  auto storage = make_small_shared<Storage>();
+  storage->bytes = static_cast<size_t>(lockstep::numel(shape, "wrap")) * size_of(options.dtype);
+  check(memory != nullptr || storage->bytes == 0, "wrap", "want memory, got null");
+  storage->memory = std::move(memory);
+  storage->device = options.device;
+  return Tensor(make_small_shared<TensorImpl>(std::move(storage), 0, shape,
+                                              contiguous_strides(shape), options.dtype));
 }
-
-const Shape& Tensor::shape() const { return get(*this, "shape").shape; }
-const Strides& Tensor::strides() const { return get(*this, "strides").strides; }
 
 int64_t Tensor::size(int64_t dim) const {
   return shape()[static_cast<size_t>(normalize_dim(dim, this->dim(), "size"))];
 }
 
 int64_t Tensor::numel() const { return lockstep::numel(shape()); }
-DType Tensor::dtype() const { return get(*this, "dtype").dtype; }
-Device Tensor::device() const { return get(*this, "device").storage->device; }
 
 bool Tensor::is_contiguous() const { return lockstep::is_contiguous(shape(), strides()); }
 bool Tensor::is_channels_last() const { return lockstep::is_channels_last(shape(), strides()); }
@@ -176,7 +169,7 @@ bool Tensor::shares_storage(const Tensor& other) const {
 
 template <class T>
 T* Tensor::data() const {
-  const TensorImpl& impl = get(*this, "data");
+  const TensorImpl& impl = get("data");
   check(impl.dtype == dtype_of<T>(), "data", [&] {
     const std::string_view wanted = lockstep::name(dtype_of<T>());
     return str_cat("want a tensor of ", wanted, ", got ", describe(impl));
@@ -189,7 +182,7 @@ T* Tensor::data() const {
 }
 
 View Tensor::view() const {
-  const TensorImpl& impl = get(*this, "view");
+  const TensorImpl& impl = get("view");
   return {impl.data(), impl.dtype, impl.storage->device, impl.shape, impl.strides};
 }
 
@@ -198,7 +191,7 @@ namespace {
 // The value of a one-element tensor in R, whatever its dtype.
 template <class R>
 R only_value(const Tensor& tensor, std::string_view op) {
-  const TensorImpl& impl = get(tensor, op);
+  const TensorImpl& impl = tensor.get(op);
   check(tensor.numel() == 1, op,
         [&] { return str_cat("want a tensor of one element, got ", describe(impl)); });
   return visit_dtype(impl.dtype, [&](auto tag) -> R {
@@ -257,23 +250,23 @@ void Tensor::fill_(double value) {
 }
 
 void Tensor::mark_changed(const char* op) const {
-  Storage& storage = *get(*this, op).storage;
+  Storage& storage = *get(op).storage;
   storage.last_change.store(op, std::memory_order_relaxed);
   storage.version.fetch_add(1, std::memory_order_relaxed);
 }
 
 uint64_t Tensor::version() const {
-  return get(*this, "version").storage->version.load(std::memory_order_relaxed);
+  return get("version").storage->version.load(std::memory_order_relaxed);
 }
 
 Tensor Tensor::detach() const {
-  const TensorImpl& impl = get(*this, "detach");
+  const TensorImpl& impl = get("detach");
   return alias(*this, impl.shape, impl.strides, impl.offset);
 }
 
 void Tensor::set_data(const Tensor& source) {
-  const TensorImpl& from = get(source, "set_data");
-  get(*this, "set_data");
+  const TensorImpl& from = source.get("set_data");
+  get("set_data");
   check(!source.requires_grad(), "set_data", "want data outside of the graph; detach() it first");
   impl_->set_view(false);
   impl_->storage = from.storage;
@@ -284,12 +277,8 @@ void Tensor::set_data(const Tensor& source) {
   impl_->dtype = from.dtype;
 }
 
-bool Tensor::requires_grad() const {
-  return defined() && (impl_->requires_grad || impl_->grad_fn != nullptr);
-}
-
 Tensor& Tensor::set_requires_grad(bool requires_grad) {
-  const TensorImpl& impl = get(*this, "set_requires_grad");
+  const TensorImpl& impl = get("set_requires_grad");
   check(!requires_grad || is_floating(impl.dtype), "set_requires_grad",
         [&] { return str_cat("want a floating dtype, got ", describe(impl)); });
   check(impl.grad_fn == nullptr, "set_requires_grad", [&] {
@@ -299,11 +288,11 @@ Tensor& Tensor::set_requires_grad(bool requires_grad) {
   return *this;
 }
 
-bool Tensor::is_leaf() const { return get(*this, "is_leaf").grad_fn == nullptr; }
-bool Tensor::has_grad() const { return get(*this, "has_grad").grad.defined(); }
+bool Tensor::is_leaf() const { return get("is_leaf").grad_fn == nullptr; }
+bool Tensor::has_grad() const { return get("has_grad").grad.defined(); }
 
 Tensor Tensor::grad() const {
-  const TensorImpl& impl = get(*this, "grad");
+  const TensorImpl& impl = get("grad");
   check(impl.grad.defined(), "grad", [&] {
     return str_cat("no gradient of ", describe(impl), " was computed; ",
                    !requires_grad() ? "it does not require one"
@@ -314,7 +303,7 @@ Tensor Tensor::grad() const {
 }
 
 void Tensor::set_grad(const Tensor& grad) {
-  const TensorImpl& impl = get(*this, "set_grad");
+  const TensorImpl& impl = get("set_grad");
   if (grad.defined()) {
     check(grad.shape() == impl.shape && grad.dtype() == impl.dtype && grad.device() == device(),
           "set_grad", [&] {
@@ -326,20 +315,16 @@ void Tensor::set_grad(const Tensor& grad) {
   impl_->grad = grad;
 }
 
-const std::string& Tensor::name() const { return get(*this, "name").name; }
+const std::string& Tensor::name() const { return get("name").name; }
 
 void Tensor::set_name(std::string name) {
-  get(*this, "set_name");
+  get("set_name");
   impl_->name = std::move(name);
 }
 
 Tensor alias(const Tensor& base, const Shape& shape, const Strides& strides, int64_t offset) {
-  auto impl = std::make_shared<TensorImpl>();
-  impl->storage = base.impl()->storage;
-  impl->offset = offset;
-  impl->shape = shape;
-  impl->strides = strides;
-  impl->dtype = base.dtype();
+  const TensorImpl& from = base.get("alias");
+  auto impl = make_small_shared<TensorImpl>(from.storage, offset, shape, strides, from.dtype);
   impl->set_view(true);
   return Tensor(std::move(impl));
 }
@@ -347,9 +332,12 @@ Tensor alias(const Tensor& base, const Shape& shape, const Strides& strides, int
 Tensor empty_like(const Tensor& like) { return empty_like(like, like.dtype()); }
 
 Tensor empty_like(const Tensor& like, DType dtype) {
-  Tensor out = Tensor::empty(like.shape(), {dtype, like.device()});
-  if (is_dense(like.shape(), like.strides())) out.impl()->strides = like.strides();
-  return out;
+  const Shape& shape = like.shape();
+  const Strides& strides = like.strides();
+  if (like.is_contiguous() || is_dense(shape, strides)) {
+    return make(shape, strides, {dtype, like.device()});
+  }
+  return Tensor::empty(shape, {dtype, like.device()});
 }
 
 Tensor zeros_like(const Tensor& like) { return full_like(like, 0); }
@@ -362,19 +350,20 @@ Tensor full_like(const Tensor& like, double value) {
 }
 
 void check_same(std::string_view op, const Tensor& a, const Tensor& b) {
-  get(a, op);
-  get(b, op);
-  check(a.device() == b.device(), op, [&] {
+  const TensorImpl& left = a.get(op);
+  const TensorImpl& right = b.get(op);
+  check(left.storage->device == right.storage->device, op, [&] {
     return str_cat("want operands on one device, got ", describe(*a.impl()), " on ",
                    a.device().name(), " and ", describe(*b.impl()), " on ", b.device().name());
   });
-  check(a.dtype() == b.dtype(), op, [&] {
+  check(left.dtype == right.dtype, op, [&] {
     return str_cat("want operands of one dtype, got ", describe(*a.impl()), " and ",
                    describe(*b.impl()), "; convert one with to()");
   });
 }
 
 Tensor Tensor::reshape(const Shape& shape) const { return lockstep::reshape(*this, shape); }
+Tensor Tensor::view(const Shape& shape) const { return lockstep::view(*this, shape); }
 Tensor Tensor::permute(std::initializer_list<int64_t> dims) const {
   return lockstep::permute(*this, Shape(dims));
 }

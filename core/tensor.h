@@ -93,14 +93,14 @@ class Tensor {
   // ---- What it is. All but defined() throw Error(kInvalidArgument) on an undefined tensor. ----
 
   bool defined() const { return impl_ != nullptr; }
-  const Shape& shape() const;
-  const Strides& strides() const;  // in elements
+  inline const Shape& shape() const;
+  inline const Strides& strides() const;  // in elements
   int64_t dim() const { return static_cast<int64_t>(shape().size()); }
   int64_t size(int64_t dim) const;  // a negative dim counts from the end
   int64_t numel() const;
   int64_t nbytes() const { return numel() * static_cast<int64_t>(size_of(dtype())); }
-  DType dtype() const;
-  Device device() const;
+  inline DType dtype() const;
+  inline Device device() const;
   TensorOptions options() const { return {dtype(), device()}; }
   bool is_contiguous() const;
   bool is_channels_last() const;
@@ -144,7 +144,7 @@ class Tensor {
 
   // ---- Gradients ----
 
-  bool requires_grad() const;
+  inline bool requires_grad() const;
   // Throws Error(kInvalidArgument) for an integer dtype, or when taken from a result of an op.
   Tensor& set_requires_grad(bool requires_grad = true);
   // True for tensors that no recorded op made.
@@ -172,10 +172,14 @@ class Tensor {
   void remove_hook(int64_t id);
 
   const std::shared_ptr<TensorImpl>& impl() const { return impl_; }
+  // The array behind this handle; of an undefined tensor an Error(kInvalidArgument) that names
+  // `op`.
+  inline const TensorImpl& get(std::string_view op) const;
 
   // ---- The methods that are written most; every op is a function of core/ops.h. ----
 
   Tensor reshape(const Shape& shape) const;  // one size may be -1
+  Tensor view(const Shape& shape) const;     // reshape that never copies: an error instead
   Tensor permute(std::initializer_list<int64_t> dims) const;
   Tensor transpose(int64_t dim0, int64_t dim1) const;
   Tensor t() const { return transpose(-2, -1); }
@@ -224,6 +228,8 @@ class Tensor {
   Tensor& operator/=(double divisor) { return div_(divisor); }
 
  private:
+  [[noreturn]] static void throw_undefined(std::string_view op);
+
   std::shared_ptr<TensorImpl> impl_;
 };
 
@@ -252,6 +258,9 @@ struct TensorImpl {
   bool is_view = false;  // counted in storage->views
 
   TensorImpl() = default;
+  TensorImpl(std::shared_ptr<Storage> memory, int64_t first, const Shape& sizes,
+             const Strides& steps, DType type)
+      : storage(std::move(memory)), offset(first), shape(sizes), strides(steps), dtype(type) {}
   TensorImpl(const TensorImpl&) = delete;
   TensorImpl& operator=(const TensorImpl&) = delete;
   ~TensorImpl() { set_view(false); }
@@ -266,6 +275,19 @@ struct TensorImpl {
            offset * static_cast<int64_t>(size_of(dtype));
   }
 };
+
+const TensorImpl& Tensor::get(std::string_view op) const {
+  if (impl_ == nullptr) [[unlikely]]
+    throw_undefined(op);
+  return *impl_;
+}
+const Shape& Tensor::shape() const { return get("shape").shape; }
+const Strides& Tensor::strides() const { return get("strides").strides; }
+DType Tensor::dtype() const { return get("dtype").dtype; }
+Device Tensor::device() const { return get("device").storage->device; }
+bool Tensor::requires_grad() const {
+  return impl_ != nullptr && (impl_->requires_grad || impl_->grad_fn != nullptr);
+}
 
 // A tensor over the same storage with another shape; the graph does not see it. Library-internal:
 // REQUIRES that every element lies within the storage.

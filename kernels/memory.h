@@ -15,7 +15,7 @@ inline constexpr size_t kCpuAlignment = 64;
 struct MemoryStats {
   int64_t in_use = 0;              // held by live allocations
   int64_t peak_in_use = 0;         // the most that in_use ever was
-  int64_t cached = 0;              // free blocks that are kept for reuse
+  int64_t cached = 0;              // free blocks over 512 bytes that are kept for reuse
   int64_t allocations = 0;         // calls of allocate, ever
   int64_t system_allocations = 0;  // of these, how many had to ask the system
 };

@@ -13,24 +13,33 @@ std::string to_string(const Shape& shape) {
   return absl::StrCat("(", absl::StrJoin(shape, ", "), ")");
 }
 
+namespace {
+
+[[noreturn, gnu::noinline]] void throw_bad_sizes(const Shape& shape, std::string_view op,
+                                                 bool negative) {
+  throw Error(ErrorCode::kInvalidArgument, op,
+              negative ? absl::StrCat("want sizes of 0 and more, got ", to_string(shape))
+                       : absl::StrCat("the number of elements of shape ", to_string(shape),
+                                      " does not fit 64 bits"));
+}
+
+}  // namespace
+
 int64_t numel(const Shape& shape, std::string_view op) {
   constexpr int64_t kLimit = std::numeric_limits<int64_t>::max() / 16;
   int64_t count = 1;
-  bool fits = true;
+  bool negative = false;
   bool empty = false;
+  bool fits = true;
   for (int64_t size : shape) {
-    check(size >= 0, op,
-          [&] { return absl::StrCat("want sizes of 0 and more, got ", to_string(shape)); });
+    negative = negative || size < 0;
     empty = empty || size == 0;
-    fits = fits && (size == 0 || count <= kLimit / size);
-    if (fits && size > 0) count *= size;
+    fits = !__builtin_mul_overflow(count, size, &count) && fits;
   }
-  if (empty) return 0;
-  check(fits, op, [&] {
-    return absl::StrCat("the number of elements of shape ", to_string(shape),
-                        " does not fit 64 bits");
-  });
-  return count;
+  if (negative || (!empty && (!fits || count > kLimit))) [[unlikely]] {
+    throw_bad_sizes(shape, op, negative);
+  }
+  return empty ? 0 : count;
 }
 
 namespace {
@@ -78,12 +87,29 @@ bool matches(const Shape& shape, const Strides& strides, const Strides& wanted) 
 
 }  // namespace
 
+// Asked for every op, so the strides that are wanted are not made.
 bool is_contiguous(const Shape& shape, const Strides& strides) {
-  return matches(shape, strides, contiguous_strides(shape));
+  int64_t step = 1;
+  bool in_order = true;
+  for (size_t i = shape.size(); i-- > 0;) {
+    if (shape[i] == 0) return true;
+    in_order = in_order && (shape[i] == 1 || strides[i] == step);
+    step = stride_product(step, shape[i]);
+  }
+  return in_order;
 }
 
 bool is_channels_last(const Shape& shape, const Strides& strides) {
   return shape.size() == 4 && matches(shape, strides, channels_last_strides(shape));
+}
+
+Strides expanded_strides(const Shape& shape, const Strides& strides, const Shape& wanted) {
+  Strides out(wanted.size(), 0);
+  const size_t leading = wanted.size() - shape.size();
+  for (size_t i = 0; i < shape.size(); ++i) {
+    if (shape[i] == wanted[leading + i]) out[leading + i] = strides[i];
+  }
+  return out;
 }
 
 Shape broadcast_shapes(const Shape& a, const Shape& b, std::string_view op) {

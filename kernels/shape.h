@@ -35,6 +35,10 @@ bool is_channels_last(const Shape& shape, const Strides& strides);
 // `op` and both shapes.
 Shape broadcast_shapes(const Shape& a, const Shape& b, std::string_view op);
 
+// The strides with which a tensor of `shape` is seen as one of `wanted`, which it broadcasts to: 0
+// along the dimensions that it is repeated along.
+Strides expanded_strides(const Shape& shape, const Strides& strides, const Shape& wanted);
+
 // A dimension counted from the end when negative. Throws Error(kInvalidArgument) out of range.
 int64_t normalize_dim(int64_t dim, int64_t rank, std::string_view op);
 

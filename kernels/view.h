@@ -22,6 +22,11 @@ struct View {
   bool is_contiguous() const { return lockstep::is_contiguous(shape, strides); }
   bool is_channels_last() const { return lockstep::is_channels_last(shape, strides); }
 
+  // The same memory seen as one of `wanted`. REQUIRES: the shape broadcasts to it.
+  View expanded(const Shape& wanted) const {
+    return {data, dtype, device, wanted, expanded_strides(shape, strides, wanted)};
+  }
+
   // REQUIRES: T is the C++ type of `dtype`.
   template <class T>
   T* as() const {

@@ -7,7 +7,19 @@
 namespace lockstep::nn {
 
 Tensor ReLU::forward(const Tensor& x) { return relu(x); }
-Tensor GELU::forward(const Tensor& x) { return gelu(x); }
+
+Tensor LeakyReLU::forward(const Tensor& x) { return leaky_relu(x, negative_slope_); }
+std::string LeakyReLU::extra_repr() const {
+  return absl::StrCat("negative_slope=", negative_slope_);
+}
+
+Tensor GELU::forward(const Tensor& x) {
+  return approximate_ == Approximate::kTanh ? gelu_tanh(x) : gelu(x);
+}
+std::string GELU::extra_repr() const {
+  return approximate_ == Approximate::kTanh ? "approximate=tanh" : "";
+}
+
 Tensor Sigmoid::forward(const Tensor& x) { return sigmoid(x); }
 Tensor Tanh::forward(const Tensor& x) { return tanh(x); }
 Tensor SiLU::forward(const Tensor& x) { return silu(x); }

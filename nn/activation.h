@@ -14,10 +14,28 @@ class ReLU : public Module {
   Tensor forward(const Tensor& x) override;
 };
 
-// x Phi(x), exact (by the error function).
+// x where it is over 0, else negative_slope x.
+class LeakyReLU : public Module {
+ public:
+  explicit LeakyReLU(double negative_slope = 0.01) : negative_slope_(negative_slope) {}
+  Tensor forward(const Tensor& x) override;
+  std::string extra_repr() const override;
+
+ private:
+  double negative_slope_;
+};
+
+enum class Approximate { kNone, kTanh };
+
+// x Phi(x), exact (by the error function), or with the tanh of Hendrycks and Gimpel (2016).
 class GELU : public Module {
  public:
+  explicit GELU(Approximate approximate = Approximate::kNone) : approximate_(approximate) {}
   Tensor forward(const Tensor& x) override;
+  std::string extra_repr() const override;
+
+ private:
+  Approximate approximate_;
 };
 
 class Sigmoid : public Module {

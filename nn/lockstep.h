@@ -47,6 +47,7 @@
 #include "lockstep/nn/numpy.h"
 #include "lockstep/nn/optim.h"
 #include "lockstep/nn/pooling.h"
+#include "lockstep/nn/resize.h"
 #include "lockstep/nn/rnn.h"
 #include "lockstep/nn/safetensors.h"
 #include "lockstep/nn/schedule.h"

@@ -9,35 +9,71 @@
 namespace lockstep {
 namespace {
 
-// A result of `shape` in the memory order of the first operand that has that shape.
-Tensor empty_result(const Shape& shape, DType dtype, std::initializer_list<Tensor> operands) {
-  for (const Tensor& operand : operands) {
-    if (operand.shape() == shape) return empty_like(operand, dtype);
+bool equal(const Shape& a, const Shape& b) {
+  if (a.size() != b.size()) return false;
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (a[i] != b[i]) return false;
   }
-  return Tensor::empty(shape, {dtype, operands.begin()->device()});
+  return true;
 }
 
-View expanded(const Tensor& x, const Shape& shape) {
-  NoGrad no_grad;
-  return expand(x, shape).view();
+// A result in the memory order of the first operand that has its shape.
+Tensor empty_result(const Shape& shape, DType dtype, const Tensor& a, const Tensor& b) {
+  if (equal(a.shape(), shape)) return empty_like(a, dtype);
+  if (equal(b.shape(), shape)) return empty_like(b, dtype);
+  return Tensor::empty(shape, {dtype, a.device()});
+}
+
+Tensor empty_result(std::string_view op, DType dtype, const Tensor& a, const Tensor& b) {
+  if (equal(a.shape(), b.shape())) return empty_like(a, dtype);
+  return empty_result(broadcast_shapes(a.shape(), b.shape(), op), dtype, a, b);
+}
+
+// Whether the elements of x lie as those of `out`, which is dense, or x is one number.
+bool fits_row(const TensorImpl& x, const TensorImpl& out) {
+  return x.shape.empty() || (equal(x.strides, out.strides) && equal(x.shape, out.shape));
+}
+
+// Runs a kernel over operands that broadcast to `out`, a new tensor. Most lie in memory as it does,
+// and then the kernel need not see of what shape they are: all is one row of n elements, or a
+// number as often as that. On a few numbers it is such things that take time.
+template <class Kernel, class... Operands>
+void run(const Tensor& out, const Operands&... operands) {
+  const TensorImpl& to = *out.impl();
+  if ((fits_row(*operands.impl(), to) && ...)) {
+    int64_t n = 1;
+    for (int64_t size : to.shape) n *= size;
+    const View like{nullptr, to.dtype, to.storage->device, {n}, {1}};
+    const auto row = [&](const TensorImpl& x) {
+      View view = like;
+      view.data = x.data();
+      view.dtype = x.dtype;
+      if (x.shape.empty() && n != 1) view.strides[0] = 0;
+      return view;
+    };
+    launch<Kernel>(like.device, row(*operands.impl())..., row(to));
+  } else {
+    const Shape& shape = out.shape();
+    launch<Kernel>(out.device(), operands.view().expanded(shape)..., out.view());
+  }
 }
 
 template <class Op>
 Tensor unary(const Tensor& x) {
   Tensor y = empty_like(x);
-  launch<kernels::Unary<Op>>(x.device(), x.view(), y.view());
-  const Saved saved_x = Op::kUsesX ? Saved(x) : Saved(Tensor());
-  const Saved saved_y = Op::kUsesY ? Saved::result(y) : Saved(Tensor());
-  return record(Op::kName, y, {x}, [saved_x, saved_y](const Tensor& g) {
-    const Tensor in = saved_x.get();
-    const Tensor out = saved_y.get();
-    if (grad_enabled()) return Tensors{Op::vjp(g, in, out)};
-    Tensor gx = empty_like(g);
-    // What the rule does not use may be any view of the right shape.
-    launch<kernels::UnaryVjp<Op>>(g.device(), g.view(), (Op::kUsesX ? in : g).view(),
-                                  (Op::kUsesY ? out : g).view(), gx.view());
-    return Tensors{gx};
-  });
+  run<kernels::Unary<Op>>(y, x);
+  if (!would_record({&x})) return y;
+  return record(Op::kName, y, {x},
+                [saved_x = Op::kUsesX ? Saved(x) : Saved(),
+                 saved_y = Op::kUsesY ? Saved::result(y) : Saved()](const Tensor& g) {
+                  const Tensor in = saved_x.get();
+                  const Tensor out = saved_y.get();
+                  if (grad_enabled()) return Tensors{Op::vjp(g, in, out)};
+                  Tensor gx = empty_like(g);
+                  // What the rule does not use may be any tensor of the right shape.
+                  run<kernels::UnaryVjp<Op>>(gx, g, Op::kUsesX ? in : g, Op::kUsesY ? out : g);
+                  return Tensors{gx};
+                });
 }
 
 template <class Op>
@@ -48,45 +84,42 @@ Tensor binary(const Tensor& a, const Tensor& b) {
     if (const Tensor other = autocast_wider(b, a); !other.is_same(b)) return binary<Op>(a, other);
   }
   check_same(Op::kName, a, b);
-  const Shape shape = broadcast_shapes(a.shape(), b.shape(), Op::kName);
-  Tensor y = empty_result(shape, a.dtype(), {a, b});
-  launch<kernels::Binary<Op>>(a.device(), expanded(a, shape), expanded(b, shape), y.view());
-  const Saved saved_a = Op::kUsesOperands ? Saved(a) : Saved(Tensor());
-  const Saved saved_b = Op::kUsesOperands ? Saved(b) : Saved(Tensor());
-  const Saved saved_y = Op::kUsesY ? Saved::result(y) : Saved(Tensor());
-  return record(Op::kName, y, {a, b}, [saved_a, saved_b, saved_y](const Tensor& g) {
-    const Tensor left = saved_a.get();
-    const Tensor right = saved_b.get();
-    const Tensor out = saved_y.get();
-    // The engine sums a gradient back to the shape of a broadcast operand.
-    if (grad_enabled()) {
-      return Tensors{wants_gradient(0) ? Op::vjp_a(g, left, right, out) : Tensor(),
-                     wants_gradient(1) ? Op::vjp_b(g, left, right, out) : Tensor()};
-    }
-    const View a_view = Op::kUsesOperands ? expanded(left, g.shape()) : g.view();
-    const View b_view = Op::kUsesOperands ? expanded(right, g.shape()) : g.view();
-    const View y_view = (Op::kUsesY ? out : g).view();
-    Tensors gradients(2);
-    if (wants_gradient(0)) {
-      gradients[0] = empty_like(g);
-      launch<kernels::BinaryVjpA<Op>>(g.device(), g.view(), a_view, b_view, y_view,
-                                      gradients[0].view());
-    }
-    if (wants_gradient(1)) {
-      gradients[1] = empty_like(g);
-      launch<kernels::BinaryVjpB<Op>>(g.device(), g.view(), a_view, b_view, y_view,
-                                      gradients[1].view());
-    }
-    return gradients;
-  });
+  Tensor y = empty_result(Op::kName, a.dtype(), a, b);
+  run<kernels::Binary<Op>>(y, a, b);
+  if (!would_record({&a, &b})) return y;
+  return record(Op::kName, y, {a, b},
+                [saved_a = Op::kUsesOperands ? Saved(a) : Saved(),
+                 saved_b = Op::kUsesOperands ? Saved(b) : Saved(),
+                 saved_y = Op::kUsesY ? Saved::result(y) : Saved()](const Tensor& g) {
+                  const Tensor left = saved_a.get();
+                  const Tensor right = saved_b.get();
+                  const Tensor out = saved_y.get();
+                  // The engine sums a gradient back to the shape of a broadcast operand.
+                  if (grad_enabled()) {
+                    return Tensors{wants_gradient(0) ? Op::vjp_a(g, left, right, out) : Tensor(),
+                                   wants_gradient(1) ? Op::vjp_b(g, left, right, out) : Tensor()};
+                  }
+                  const Tensor& a_in = Op::kUsesOperands ? left : g;
+                  const Tensor& b_in = Op::kUsesOperands ? right : g;
+                  const Tensor& y_in = Op::kUsesY ? out : g;
+                  Tensors gradients(2);
+                  if (wants_gradient(0)) {
+                    gradients[0] = empty_like(g);
+                    run<kernels::BinaryVjpA<Op>>(gradients[0], g, a_in, b_in, y_in);
+                  }
+                  if (wants_gradient(1)) {
+                    gradients[1] = empty_like(g);
+                    run<kernels::BinaryVjpB<Op>>(gradients[1], g, a_in, b_in, y_in);
+                  }
+                  return gradients;
+                });
 }
 
 template <class Op>
 Tensor compare(const Tensor& a, const Tensor& b) {
   check_same(Op::kName, a, b);
-  const Shape shape = broadcast_shapes(a.shape(), b.shape(), Op::kName);
-  Tensor y = empty_result(shape, DType::kBool, {a, b});
-  launch<kernels::Compare<Op>>(a.device(), expanded(a, shape), expanded(b, shape), y.view());
+  Tensor y = empty_result(Op::kName, DType::kBool, a, b);
+  run<kernels::Compare<Op>>(y, a, b);
   return y;
 }
 
@@ -115,9 +148,8 @@ Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
         "want a condition of dtype bool on the operands' device");
   const Shape shape =
       broadcast_shapes(condition.shape(), broadcast_shapes(a.shape(), b.shape(), "where"), "where");
-  Tensor y = empty_result(shape, a.dtype(), {a, b});
-  launch<kernels::Where>(a.device(), expanded(condition, shape), expanded(a, shape),
-                         expanded(b, shape), y.view());
+  Tensor y = empty_result(shape, a.dtype(), a, b);
+  run<kernels::Where>(y, condition, a, b);
   return record("where", y, {a, b}, [condition = Saved(condition)](const Tensor& g) {
     const Tensor c = condition.get();
     return Tensors{wants_gradient(0) ? where(c, g, 0.0) : Tensor(),

@@ -53,7 +53,7 @@ void binary_in_place(const char* op, Tensor& x, const Tensor& other,
     return;
   }
   NoGrad no_grad;
-  launch<kernels::Binary<Op>>(x.device(), x.view(), expand(other, x.shape()).view(), x.view());
+  launch<kernels::Binary<Op>>(x.device(), x.view(), other.view().expanded(x.shape()), x.view());
   x.mark_changed(op);
 }
 

@@ -14,8 +14,10 @@
 namespace lockstep {
 namespace {
 
-Tensor reduce(const Tensor& losses, Reduction reduction) {
+Tensor reduce(std::string_view op, const Tensor& losses, Reduction reduction) {
   if (reduction == Reduction::kNone) return losses;
+  check(reduction != Reduction::kBatchMean, op,
+        "want kNone, kMean or kSum; kBatchMean is kl_div's");
   return reduction == Reduction::kMean ? mean(losses) : sum(losses);
 }
 
@@ -127,7 +129,7 @@ Tensor cross_entropy_of_probabilities(const Tensor& logits, const Tensor& target
   }
   if (options.weight.defined()) wanted = wanted * options.weight;
   const Tensor losses = -sum(wanted * log_softmax(as_rows(logits), 1), {1});
-  return reduce(in_shape_of(losses, without_classes(logits)), options.reduction);
+  return reduce("cross_entropy", in_shape_of(losses, without_classes(logits)), options.reduction);
 }
 
 }  // namespace
@@ -174,7 +176,7 @@ Tensor cross_entropy(const Tensor& logits_in, const Tensor& target_in,
     }
   }
   if (options.reduction == Reduction::kMean) return sum(losses) / sum(factor);
-  return reduce(in_shape_of(losses, target.shape()), options.reduction);
+  return reduce("cross_entropy", in_shape_of(losses, target.shape()), options.reduction);
 }
 
 Tensor nll_loss(const Tensor& log_probabilities_in, const Tensor& target,
@@ -188,7 +190,7 @@ Tensor nll_loss(const Tensor& log_probabilities_in, const Tensor& target,
                             options.weight);
   const Tensor losses = picked(x, rows);
   if (options.reduction == Reduction::kMean) return sum(losses) / sum(rows.factor);
-  return reduce(in_shape_of(losses, target.shape()), options.reduction);
+  return reduce("nll_loss", in_shape_of(losses, target.shape()), options.reduction);
 }
 
 namespace {
@@ -211,14 +213,14 @@ Tensor mse_loss(const Tensor& input_in, const Tensor& target_in, Reduction reduc
   const Tensor input = autocast_f32(input_in);
   const Tensor target = autocast_f32(target_in);
   check_alike("mse_loss", input, target);
-  return reduce(square(input - target), reduction);
+  return reduce("mse_loss", square(input - target), reduction);
 }
 
 Tensor l1_loss(const Tensor& input_in, const Tensor& target_in, Reduction reduction) {
   const Tensor input = autocast_f32(input_in);
   const Tensor target = autocast_f32(target_in);
   check_alike("l1_loss", input, target);
-  return reduce(abs(input - target), reduction);
+  return reduce("l1_loss", abs(input - target), reduction);
 }
 
 Tensor smooth_l1_loss(const Tensor& input_in, const Tensor& target_in, Reduction reduction,
@@ -230,7 +232,8 @@ Tensor smooth_l1_loss(const Tensor& input_in, const Tensor& target_in, Reduction
         [&] { return str_cat("want a beta of 0 and more, got ", beta); });
   if (beta == 0) return l1_loss(input, target, reduction);
   const Tensor d = abs(input - target);
-  return reduce(where(lt(d, beta), square(d) * (0.5 / beta), d - 0.5 * beta), reduction);
+  return reduce("smooth_l1_loss", where(lt(d, beta), square(d) * (0.5 / beta), d - 0.5 * beta),
+                reduction);
 }
 
 Tensor huber_loss(const Tensor& input_in, const Tensor& target_in, Reduction reduction,
@@ -240,7 +243,8 @@ Tensor huber_loss(const Tensor& input_in, const Tensor& target_in, Reduction red
   check_alike("huber_loss", input, target);
   check(delta > 0, "huber_loss", [&] { return str_cat("want a delta above 0, got ", delta); });
   const Tensor d = abs(input - target);
-  return reduce(where(lt(d, delta), square(d) * 0.5, (d - 0.5 * delta) * delta), reduction);
+  return reduce("huber_loss", where(lt(d, delta), square(d) * 0.5, (d - 0.5 * delta) * delta),
+                reduction);
 }
 
 Tensor binary_cross_entropy(const Tensor& input_in, const Tensor& target_in, Reduction reduction,
@@ -274,7 +278,7 @@ Tensor binary_cross_entropy(const Tensor& input_in, const Tensor& target_in, Red
     return out;
   };
   losses = record("binary_cross_entropy", losses, {input, target}, backward);
-  return reduce(weighted(losses, weight), reduction);
+  return reduce("binary_cross_entropy", weighted(losses, weight), reduction);
 }
 
 Tensor binary_cross_entropy_with_logits(const Tensor& logits_in, const Tensor& target_in,
@@ -286,7 +290,8 @@ Tensor binary_cross_entropy_with_logits(const Tensor& logits_in, const Tensor& t
   // where the loss is small.
   const Tensor wanted = options.pos_weight.defined() ? target * options.pos_weight : target;
   const Tensor losses = wanted * softplus(-logits) + (1 - target) * softplus(logits);
-  return reduce(weighted(losses, options.weight), options.reduction);
+  return reduce("binary_cross_entropy_with_logits", weighted(losses, options.weight),
+                options.reduction);
 }
 
 Tensor kl_div(const Tensor& input_in, const Tensor& target_in, Reduction reduction,
@@ -294,10 +299,15 @@ Tensor kl_div(const Tensor& input_in, const Tensor& target_in, Reduction reducti
   const Tensor input = autocast_f32(input_in);
   const Tensor target = autocast_f32(target_in);
   check_alike("kl_div", input, target);
-  if (log_target) return reduce(exp(target) * (target - input), reduction);
+  const auto reduced = [&](const Tensor& losses) {
+    if (reduction != Reduction::kBatchMean) return reduce("kl_div", losses, reduction);
+    check(losses.dim() > 0, "kl_div", "want rows for kBatchMean, got a scalar");
+    return sum(losses) / static_cast<double>(losses.size(0));
+  };
+  if (log_target) return reduced(exp(target) * (target - input));
   const Tensor zero = eq(target, 0);
   const Tensor entropy = where(zero, 0.0, target * log(where(zero, 1.0, target)));
-  return reduce(entropy - target * input, reduction);
+  return reduced(entropy - target * input);
 }
 
 }  // namespace lockstep

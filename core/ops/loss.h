@@ -9,7 +9,8 @@ namespace lockstep {
 // Losses of floating tensors. Every one gives a loss for each element or row (kNone), their sum,
 // or their mean, which of no elements is NaN. Input and target of the element-wise ones have one
 // shape and dtype, and both may require a gradient.
-enum class Reduction { kNone, kMean, kSum };
+// kBatchMean, of kl_div alone, divides the sum by the size of the first dimension.
+enum class Reduction { kNone, kMean, kSum, kBatchMean };
 
 struct CrossEntropyOptions {
   Reduction reduction = Reduction::kMean;
@@ -72,8 +73,8 @@ Tensor binary_cross_entropy_with_logits(const Tensor& logits, const Tensor& targ
                                         const BCEWithLogitsOptions& options = {});
 
 // target (log(target) - input), with log-probabilities as input and 0 log(0) = 0; the target holds
-// logarithms too where log_target is true. The mean is over all elements: divide a sum by the
-// number of rows for the divergence of Kullback and Leibler (PyTorch's "batchmean").
+// logarithms too where log_target is true. The mean is over all elements; kBatchMean of rows is the
+// divergence of Kullback and Leibler.
 Tensor kl_div(const Tensor& input, const Tensor& target, Reduction reduction = Reduction::kMean,
               bool log_target = false);
 

@@ -1,9 +1,12 @@
 #include "lockstep/core/ops/rearrange.h"
 
+#include <algorithm>
+
 #include "lockstep/core/autograd.h"
 #include "lockstep/core/ops/elementwise.h"
 #include "lockstep/core/ops/index.h"
 #include "lockstep/core/ops/shape_ops.h"
+#include "lockstep/kernels/copy.h"
 #include "lockstep/kernels/launch.h"
 #include "lockstep/kernels/sort.h"
 #include "lockstep/kernels/text.h"
@@ -56,14 +59,14 @@ Tensor pad_along(const Tensor& x, int64_t dim, int64_t before, int64_t after, Pa
   return index_select(x, dim, Tensor::from(places, {count}));
 }
 
-// x where the difference of column and row keeps to `keep`, else 0.
+// x where keep(columns, rows) holds, else 0.
 template <class Keep>
 Tensor triangle(const Tensor& x, std::string_view op, const Keep& keep) {
   check(x.dim() >= 2, op,
         [&] { return str_cat("want two dimensions or more, got shape ", to_string(x.shape())); });
   const TensorOptions options = {DType::kI64, x.device()};
   const Tensor rows = reshape(Tensor::arange(x.size(-2), options), {x.size(-2), 1});
-  return where(keep(Tensor::arange(x.size(-1), options) - rows), x, 0.0);
+  return where(keep(Tensor::arange(x.size(-1), options), rows), x, 0.0);
 }
 
 Tensor order_of(const Tensor& x, int64_t axis, int64_t count, bool descending) {
@@ -96,13 +99,16 @@ Tensor pad(const Tensor& x, const Shape& pads, PadMode mode, double value) {
 }
 
 Tensor flip(const Tensor& x, const Shape& dims) {
-  Tensor y = x;
+  Strides strides = x.strides();
+  int64_t offset = x.impl()->offset;
   for (int64_t dim : dims) {
-    const int64_t axis = axis_of(x, dim, "flip");
-    const Tensor places = Tensor::arange(x.size(axis), {DType::kI64, x.device()});
-    y = index_select(y, axis, static_cast<double>(x.size(axis) - 1) - places);
+    const auto d = static_cast<size_t>(axis_of(x, dim, "flip"));
+    offset += strides[d] * std::max<int64_t>(x.shape()[d] - 1, 0);
+    strides[d] = -strides[d];
   }
-  return y;
+  Tensor y = Tensor::empty(x.shape(), x.options());
+  launch<kernels::Copy>(x.device(), alias(x, x.shape(), strides, offset).view(), y.view());
+  return record("flip", y, {x}, [dims](const Tensor& g) { return Tensors{flip(g, dims)}; });
 }
 
 Tensor roll(const Tensor& x, int64_t shift, int64_t dim) {
@@ -115,13 +121,15 @@ Tensor roll(const Tensor& x, int64_t shift, int64_t dim) {
 }
 
 Tensor tril(const Tensor& x, int64_t diagonal) {
-  return triangle(x, "tril",
-                  [&](const Tensor& right) { return le(right, static_cast<double>(diagonal)); });
+  return triangle(x, "tril", [&](const Tensor& columns, const Tensor& rows) {
+    return le(columns, rows + static_cast<double>(diagonal));
+  });
 }
 
 Tensor triu(const Tensor& x, int64_t diagonal) {
-  return triangle(x, "triu",
-                  [&](const Tensor& right) { return ge(right, static_cast<double>(diagonal)); });
+  return triangle(x, "triu", [&](const Tensor& columns, const Tensor& rows) {
+    return ge(columns, rows + static_cast<double>(diagonal));
+  });
 }
 
 Tensor tile(const Tensor& x, const Shape& counts) {

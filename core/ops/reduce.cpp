@@ -1,13 +1,17 @@
 #include "lockstep/core/ops/reduce.h"
 
+#include <cmath>
 #include <limits>
 
 #include "lockstep/core/autocast.h"
 #include "lockstep/core/autograd.h"
 #include "lockstep/core/ops/elementwise.h"
+#include "lockstep/core/ops/index.h"
 #include "lockstep/core/ops/rearrange.h"
 #include "lockstep/core/ops/shape_ops.h"
+#include "lockstep/kernels/batch_norm.h"
 #include "lockstep/kernels/launch.h"
+#include "lockstep/kernels/optim.h"
 #include "lockstep/kernels/reduce.h"
 #include "lockstep/kernels/scan.h"
 #include "lockstep/kernels/text.h"
@@ -73,6 +77,33 @@ Tensor place(const Tensor& x, const Shape& dims, bool keepdim, std::string_view 
   launch<Kernel>(x.device(), x.view(),
                  alias(out, shape.kept, contiguous_strides(shape.kept), 0).view());
   return out;
+}
+
+// The values along `dim` at the places that place<Kernel>() finds.
+template <class Kernel>
+Extremes extremes(const Tensor& x, int64_t dim, bool keepdim, std::string_view op) {
+  if (x.dim() == 0) {
+    return extremes<Kernel>(reshape(x, {1}), dim, false, op);
+  }
+  const Tensor places = place<Kernel>(x, {dim}, true, op);
+  const Tensor values = gather(x, dim, places);
+  if (keepdim) return {values, places};
+  return {squeeze(values, dim), squeeze(places, dim)};
+}
+
+// Whether the dimensions that stay are neighbours: x is then (before, those that stay, after),
+// which is written to `sides`.
+bool around_channels(const Shape& shape, const Shape& kept, Shape& sides) {
+  sides = {1, 1, 1};
+  size_t side = 0;
+  for (size_t d = 0; d < shape.size(); ++d) {
+    if (shape[d] == 1) continue;
+    const bool stays = kept[d] == shape[d];
+    if (stays == (side != 1)) ++side;  // 0: before, 1: those that stay, 2: after
+    if (side > 2) return false;
+    sides[side] *= shape[d];
+  }
+  return true;
 }
 
 // 16-bit floats as f32, others as they are.
@@ -159,11 +190,30 @@ Tensor mean(const Tensor& x, const Shape& dims, bool keepdim) {
 
 Tensor var(const Tensor& x, const Shape& dims, int64_t correction, bool keepdim) {
   check(is_floating(x.dtype()), "var", "want a floating dtype; convert with to()");
-  const int64_t count = reduced(x, dims, keepdim, "var").count;
-  const Tensor wide = widened(x);
-  return to(sum(square(wide - mean(wide, dims, true)), dims, keepdim) /
-                static_cast<double>(std::max<int64_t>(count - correction, 0)),
-            x.dtype());
+  const Reduced shape = reduced(x, dims, keepdim, "var");
+  const auto divisor = static_cast<double>(std::max<int64_t>(shape.count - correction, 0));
+  Shape sides;
+  if (shape.count == 0 || !around_channels(x.shape(), shape.kept, sides)) {
+    const Tensor wide = widened(x);
+    return to(sum(square(wide - mean(wide, dims, true)), dims, keepdim) / divisor, x.dtype());
+  }
+  Tensor out;
+  {
+    const NoGrad no_grad;
+    const Tensor lines = reshape(x, sides);
+    const TensorOptions options = {x.dtype() == DType::kF64 ? DType::kF64 : DType::kF32,
+                                   x.device()};
+    const Tensor middle = Tensor::empty({sides[1]}, options);
+    Tensor deviations = Tensor::empty({sides[1]}, options);
+    launch<kernels::BatchNormStats>(x.device(), lines.view(), middle.view(), deviations.view());
+    deviations.div_(divisor);
+    out = reshape(to(deviations, x.dtype()), shape.result);
+  }
+  return record("var", out, {x}, [x = Saved(x), dims, divisor, kept = shape.kept](const Tensor& g) {
+    const Tensor wide = widened(x.get());
+    const Tensor slope = (wide - mean(wide, dims, true)) * (2 / divisor);
+    return Tensors{to(widened(reshape(g, kept)) * slope, g.dtype())};
+  });
 }
 
 Tensor std(const Tensor& x, const Shape& dims, int64_t correction, bool keepdim) {
@@ -190,6 +240,14 @@ Tensor argmin(const Tensor& x, int64_t dim, bool keepdim) {
 Tensor argmax(const Tensor& x) { return place<kernels::ArgMax>(x, {}, false, "argmax"); }
 Tensor argmin(const Tensor& x) { return place<kernels::ArgMin>(x, {}, false, "argmin"); }
 
+Extremes max_with_indices(const Tensor& x, int64_t dim, bool keepdim) {
+  return extremes<kernels::ArgMax>(x, dim, keepdim, "max_with_indices");
+}
+
+Extremes min_with_indices(const Tensor& x, int64_t dim, bool keepdim) {
+  return extremes<kernels::ArgMin>(x, dim, keepdim, "min_with_indices");
+}
+
 Tensor prod(const Tensor& x, const Shape& dims, bool keepdim) {
   const Reduced shape = reduced(x, dims, keepdim, "prod");
   const DType dtype = is_floating(x.dtype()) ? x.dtype() : DType::kI64;
@@ -215,6 +273,12 @@ Tensor norm(const Tensor& x, double p, const Shape& dims, bool keepdim) {
     return max(abs(x), dims, keepdim);
   }
   if (p == 1) return sum(abs(x), dims, keepdim);
+  if (p == 2 && x.device().is_cpu() && reduced(x, dims, keepdim, "norm").result.empty() &&
+      !would_record({&x})) {
+    const View all = x.view();
+    const double squares = launch<kernels::L2NormSquared>(x.device(), std::span(&all, 1));
+    return Tensor::scalar(std::sqrt(squares), x.options());
+  }
   if (p == 2) return to(root(sum(square(wide), dims, keepdim)), x.dtype());
   const Tensor total = sum(pow(abs(wide), p), dims, keepdim);
   // At 0 the root has no slope; 1 stands in for it there.

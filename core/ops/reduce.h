@@ -27,6 +27,14 @@ Tensor argmax(const Tensor& x, int64_t dim, bool keepdim = false);
 Tensor argmin(const Tensor& x, int64_t dim, bool keepdim = false);
 Tensor argmax(const Tensor& x);
 Tensor argmin(const Tensor& x);
+// The largest (smallest) values along `dim` and the places (i64) of the first of each; the gradient
+// goes there alone. Throws Error(kInvalidArgument) on no elements.
+struct Extremes {
+  Tensor values;
+  Tensor indices;
+};
+Extremes max_with_indices(const Tensor& x, int64_t dim, bool keepdim = false);
+Extremes min_with_indices(const Tensor& x, int64_t dim, bool keepdim = false);
 // (sum |x|^p)^(1/p) for p > 0, the largest |x| for p = infinity. The gradient at 0 is 0. Floating
 // dtypes; 16-bit floats are computed in f32.
 Tensor norm(const Tensor& x, double p = 2, const Shape& dims = {}, bool keepdim = false);

@@ -75,6 +75,17 @@ Tensor reshape(const Tensor& x, const Shape& shape) {
                 [from = x.shape()](const Tensor& g) { return Tensors{reshape(g, from)}; });
 }
 
+Tensor view(const Tensor& x, const Shape& shape) {
+  const Shape wanted = infer_shape(x, shape);
+  Strides strides;
+  check(view_strides(x, wanted, strides), "view", [&] {
+    return str_cat("strides cannot say shape ", to_string(wanted), " of a tensor of shape ",
+                   to_string(x.shape()), " and strides ", to_string(x.strides()),
+                   "; use reshape(), which copies");
+  });
+  return reshape(x, wanted);
+}
+
 Tensor permute(const Tensor& x, const Shape& dims) {
   const auto message = [&] {
     return str_cat("want each dimension of ", to_string(x.shape()), " once, got ", to_string(dims));

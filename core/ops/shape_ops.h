@@ -10,6 +10,7 @@ namespace lockstep {
 // dims out of range are an Error(kInvalidArgument) that names the op and the shape.
 
 Tensor reshape(const Tensor& x, const Shape& shape);  // one size may be -1
+Tensor view(const Tensor& x, const Shape& shape);     // reshape that never copies: an error instead
 Tensor permute(const Tensor& x, const Shape& dims);
 Tensor transpose(const Tensor& x, int64_t dim0, int64_t dim1);
 Tensor expand(const Tensor& x, const Shape& shape);  // -1 keeps a size

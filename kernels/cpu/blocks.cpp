@@ -83,6 +83,20 @@ void store(const void* from, void* to, int64_t stride, int64_t n) {
 
 bool is_reduced(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16; }
 
+// n lanes with the first element of x, which is not a 16-bit float.
+void fill_lanes(const View& x, void* lanes, int64_t n) {
+  switch (size_of(x.dtype)) {
+    case 1:
+      return load<uint8_t>(x.data, 0, lanes, n);
+    case 2:
+      return load<uint16_t>(x.data, 0, lanes, n);
+    case 4:
+      return load<uint32_t>(x.data, 0, lanes, n);
+    default:
+      return load<uint64_t>(x.data, 0, lanes, n);
+  }
+}
+
 // Where one view's memory is, and how it becomes lanes.
 struct Operand {
   Operand() = default;
@@ -175,9 +189,47 @@ void narrow(const float* x, BFloat16* y, int64_t n) {
   vector_loop(n, [=](int64_t i) LOCKSTEP_INLINE_LAMBDA { raw[i] = bfloat_bits(x[i]); });
 }
 
+namespace {
+
+// Runs `loop` over one block, where each input is laid out as the contiguous output or is a scalar
+// that is broadcast: without a plan of the walk, which costs more than the loop itself. Returns
+// whether it did.
+bool run_one_block(std::initializer_list<const View*> inputs, const View& output, int64_t total,
+                   BlockLoop loop) {
+  if (total > kBlock || is_reduced(output.dtype)) return false;
+  const bool row = output.shape.size() == 1 && output.strides[0] == 1;
+  if (!row && !output.is_contiguous()) return false;
+  const auto as_output = [&](const Strides& strides) {
+    for (size_t d = 0; d < strides.size(); ++d) {
+      if (strides[d] != output.strides[d]) return false;
+    }
+    return true;
+  };
+  const void* in[kMaxBlockInputs] = {};
+  alignas(64) char scalars[kMaxBlockInputs][kBlock * 8];
+  size_t count = 0;
+  for (const View* input : inputs) {
+    if (is_reduced(input->dtype)) return false;
+    if (as_output(input->strides)) {
+      in[count] = input->data;
+    } else if (std::all_of(input->strides.begin(), input->strides.end(),
+                           [](int64_t stride) { return stride == 0; })) {
+      fill_lanes(*input, scalars[count], total);
+      in[count] = scalars[count];
+    } else {
+      return false;
+    }
+    ++count;
+  }
+  loop(in, output.data, total);
+  return true;
+}
+
+}  // namespace
+
 void run_blocks(std::initializer_list<const View*> inputs, const View& output, BlockLoop loop) {
   const int64_t total = output.numel();
-  if (total == 0) return;
+  if (total == 0 || run_one_block(inputs, output, total, loop)) return;
   const Shape order = memory_order(output);
   const Operand to(output, order);
   Operand from[kMaxBlockInputs];

@@ -79,6 +79,8 @@ void copy_run(const T* x, int64_t x_stride, T* y, int64_t y_stride, int64_t n) {
     std::memcpy(y, x, static_cast<size_t>(n) * sizeof(T));
   } else if (x_stride == 0 && y_stride == 1) {
     std::fill_n(y, n, x[0]);
+  } else if (x_stride == -1 && y_stride == 1) {
+    for (int64_t i = 0; i < n; ++i) y[i] = x[-i];
   } else {
     for (int64_t i = 0; i < n; ++i) y[i * y_stride] = x[i * x_stride];
   }
@@ -156,6 +158,10 @@ void fill(const View& x, V value) {
       element = T(static_cast<float>(value));
     } else {
       element = convert<T>(value);
+    }
+    if (x.shape.empty()) {  // the operand that a number becomes
+      *static_cast<T*>(x.data) = element;
+      return;
     }
     const View one{&element, x.dtype, x.device, x.shape, Strides(x.shape.size(), 0)};
     Copy::cpu(one, x);

@@ -1,5 +1,7 @@
 #include "lockstep/kernels/gather.h"
 
+#include <atomic>
+
 #include "lockstep/kernels/cpu/added.h"
 #include "lockstep/kernels/cpu/lines.h"
 #include "lockstep/kernels/text.h"
@@ -10,7 +12,21 @@ namespace {
 void check_index(std::string_view op, const View& index, int64_t axis, int64_t size) {
   const Lines lines(index.shape, axis);
   const int64_t step = index.strides[static_cast<size_t>(axis)];
-  for (int64_t line = 0; line < lines.count(); ++line) {
+  const int64_t beside = lines.beside(index.strides);
+  std::atomic<bool> bad{false};
+  lines.for_each_strip([&](int64_t line, int64_t count) {
+    const int64_t* place = index.as<int64_t>() + lines.offset(index.strides, line);
+    bool outside = false;
+    for (int64_t k = 0; k < lines.length(); ++k) {
+      for (int64_t j = 0; j < count; ++j) {
+        const auto i = static_cast<uint64_t>(place[k * step + j * beside]);
+        outside = outside || i >= static_cast<uint64_t>(size);
+      }
+    }
+    if (outside) bad = true;
+  });
+  if (!bad) return;
+  for (int64_t line = 0; line < lines.count(); ++line) {  // which one it is
     const int64_t* place = index.as<int64_t>() + lines.offset(index.strides, line);
     for (int64_t k = 0; k < lines.length(); ++k) {
       const int64_t i = place[k * step];
@@ -32,13 +48,18 @@ void scatter_lines(std::string_view op, const View& x, const View& index, const 
   visit_dtype(x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const Lines lines(index.shape, axis);
-    lines.for_each([&](int64_t line) {
+    const int64_t x_step = x.strides[d], y_step = y.strides[d], place_step = index.strides[d];
+    const int64_t x_beside = lines.beside(x.strides), y_beside = lines.beside(y.strides);
+    const int64_t place_beside = lines.beside(index.strides);
+    lines.for_each_strip([&](int64_t line, int64_t count) {
       const T* from = x.as<T>() + lines.offset(x.strides, line);
       const int64_t* place = index.as<int64_t>() + lines.offset(index.strides, line);
       T* to = y.as<T>() + lines.offset(y.strides, line);
       for (int64_t k = 0; k < lines.length(); ++k) {
-        T& target = to[place[k * index.strides[d]] * y.strides[d]];
-        target = join(target, from[k * x.strides[d]]);
+        for (int64_t j = 0; j < count; ++j) {
+          T& target = to[place[k * place_step + j * place_beside] * y_step + j * y_beside];
+          target = join(target, from[k * x_step + j * x_beside]);
+        }
       }
     });
   });
@@ -53,12 +74,18 @@ void Gather::cpu(const View& x, const View& index, const View& y, int64_t axis) 
   visit_dtype(x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const Lines lines(index.shape, axis);
-    lines.for_each([&](int64_t line) {
+    const int64_t x_step = x.strides[d], y_step = y.strides[d], place_step = index.strides[d];
+    const int64_t x_beside = lines.beside(x.strides), y_beside = lines.beside(y.strides);
+    const int64_t place_beside = lines.beside(index.strides);
+    lines.for_each_strip([&](int64_t line, int64_t count) {
       const T* from = x.as<T>() + lines.offset(x.strides, line);
       const int64_t* place = index.as<int64_t>() + lines.offset(index.strides, line);
       T* to = y.as<T>() + lines.offset(y.strides, line);
       for (int64_t k = 0; k < lines.length(); ++k) {
-        to[k * y.strides[d]] = from[place[k * index.strides[d]] * x.strides[d]];
+        for (int64_t j = 0; j < count; ++j) {
+          to[k * y_step + j * y_beside] =
+              from[place[k * place_step + j * place_beside] * x_step + j * x_beside];
+        }
       }
     });
   });

@@ -66,15 +66,21 @@ void select_contiguous(const View& x, const View& index, const View& y, int64_t 
   const Cut to(y, axis);
   const T* source = x.as<T>();
   T* target = y.as<T>();
+  if (to.inner == 1) {  // a row at a time, for which the places stay in the cache
+    const int64_t rows = std::max<int64_t>(1, kGrain / to.size);
+    return parallel_for(to.outer, rows, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        const T* row = source + r * from.size;
+        T* out = target + r * to.size;
+        for (int64_t k = 0; k < to.size; ++k) out[k] = row[place(index, k)];
+      }
+    });
+  }
   const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, to.inner));
   parallel_for(to.outer * to.size, grain, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const T* row = source + (r / to.size * from.size + place(index, r % to.size)) * from.inner;
-      if (to.inner == 1) {
-        target[r] = *row;
-      } else {
-        std::copy_n(row, to.inner, target + r * to.inner);
-      }
+      std::copy_n(row, to.inner, target + r * to.inner);
     }
   });
 }
@@ -86,6 +92,22 @@ void add_contiguous(const View& x, const View& index, const View& y, int64_t axi
   const Cut to(y, axis);
   const T* source = x.as<T>();
   T* target = y.as<T>();
+  if (from.outer > 1 && from.inner < 64) {  // rows that no two threads write to
+    const int64_t grain = std::max<int64_t>(1, kGrain / (from.size * from.inner));
+    return parallel_for(from.outer, grain, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        const T* row = source + r * from.size * from.inner;
+        T* out = target + r * to.size * to.inner;
+        for (int64_t k = 0; k < from.size; ++k) {
+          T* at = out + place(index, k) * to.inner;
+          for (int64_t i = 0; i < from.inner; ++i) {
+            at[i] = static_cast<T>(
+                added(static_cast<Lane<T>>(at[i]), static_cast<Lane<T>>(row[k * from.inner + i])));
+          }
+        }
+      }
+    });
+  }
   const int64_t rows = from.outer * from.size;
   parallel_for(from.inner, std::max<int64_t>(64, kGrain / rows), [&](int64_t begin, int64_t end) {
     simd_dispatch([=, &index]() LOCKSTEP_INLINE_LAMBDA {

@@ -32,6 +32,29 @@ class Lines {
     return out;
   }
 
+  // How far the next line of a strip stands in memory with these strides.
+  int64_t beside(const Strides& strides) const { return strides.back(); }
+
+  // Calls f(line, count) for strips of lines that stand side by side: line, line + 1, … along the
+  // last dimension, so that a kernel that takes an element of each, and then the next of each,
+  // walks through memory in order. Lines along the last dimension come one by one.
+  template <class F>
+  void for_each_strip(const F& f) const {
+    if (length_ == 0 || count_ == 0) return;
+    const int64_t across = axis_ + 1 == shape_.size() ? 1 : shape_.back();
+    const int64_t in_row = (across + kStrip - 1) / kStrip;
+    const int64_t strips = count_ / across * in_row;
+    const int64_t elements = std::max<int64_t>(1, count_ / strips * length_);
+    parallel_for(strips, std::max<int64_t>(1, kGrain / elements), [&](int64_t begin, int64_t end) {
+      for (int64_t strip = begin; strip < end; ++strip) {
+        const int64_t first = strip % in_row * kStrip;
+        f(strip / in_row * across + first, std::min(kStrip, across - first));
+      }
+    });
+  }
+
+  static constexpr int64_t kStrip = 512;
+
   // Calls f(line) for every line, on several threads where there is work for them.
   template <class F>
   void for_each(const F& f) const {

@@ -144,6 +144,20 @@ inline void add_reductions(std::vector<Case>& all) {
   add(
       "argmin", [](const Tensors& x) { return argmin(x[0]); }, block);
   add(
+      "max_with_indices",
+      [](const Tensors& x) {
+        const Extremes top = max_with_indices(x[0], 1);
+        return exp(top.values) * to(top.indices, x[0].dtype());
+      },
+      block);
+  add(
+      "min_with_indices",
+      [](const Tensors& x) {
+        const Extremes least = min_with_indices(x[0], -1, true);
+        return exp(least.values) * to(least.indices, x[0].dtype());
+      },
+      block);
+  add(
       "norm",
       [](const Tensors& x) {
         return norm(x[0], 2, {0, 1});

@@ -17,6 +17,7 @@ inline void add_shapes(std::vector<Case>& all) {
                    std::move(empty), std::move(empty_result)});
   };
   add("reshape", [](const Tensors& x) { return exp(x[0]).reshape({5, 12}); }, {block});
+  add("view", [](const Tensors& x) { return view(exp(x[0].contiguous()), {5, -1}); }, {block});
   add("permute",
       [](const Tensors& x) {
         return exp(x[0].permute({2, 0, 1}));

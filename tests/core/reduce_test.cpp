@@ -27,6 +27,27 @@ TEST(Reduce, IntegersAndBoolBecomeI64) {
   EXPECT_EQ(sum(gt(x, 3.0)).item_i64(), 4);
 }
 
+TEST(Reduce, ExtremesComeWithTheFirstOfTheirPlaces) {
+  const Tensor x = leaf({3, 7, 7, 1, NAN, 2, -5, 0, -5}, {3, 3});
+  const Extremes top = max_with_indices(x, 1);
+  EXPECT_THAT(top.indices.to_vector<int64_t>(), ElementsAre(1, 1, 1));
+  EXPECT_EQ(top.values.shape(), Shape({3}));
+  EXPECT_EQ(top.values.select(0, 0).item(), 7);
+  EXPECT_TRUE(std::isnan(top.values.select(0, 1).item()));
+  const Extremes least = min_with_indices(x, -1, true);
+  EXPECT_EQ(least.values.shape(), Shape({3, 1}));
+  EXPECT_THAT(least.indices.to_vector<int64_t>(), ElementsAre(0, 1, 0));
+  // One place takes the whole gradient, where max() shares it.
+  sum(top.values.select(0, 0)).backward();
+  EXPECT_THAT(x.grad().to_vector<double>(), ElementsAre(0, 1, 0, 0, 0, 0, 0, 0, 0));
+  const Tensor integers = Tensor::from<int32_t>({4, 9, -2, 9}, {2, 2});
+  EXPECT_THAT(max_with_indices(integers, 0).values.to_vector<int32_t>(), ElementsAre(4, 9));
+  EXPECT_THAT(max_with_indices(integers, 0).indices.to_vector<int64_t>(), ElementsAre(0, 0));
+  EXPECT_EQ(max_with_indices(Tensor::scalar(3), 0).values.shape(), Shape());
+  EXPECT_EQ(max_with_indices(Tensor::scalar(3), 0).indices.item_i64(), 0);
+  EXPECT_THROW(max_with_indices(Tensor::ones({2, 0}), 1), Error);
+}
+
 TEST(Reduce, AllAndAny) {
   const Tensor x = Tensor::from<double>({1, 0, NAN, 2, 0, 0}, {3, 2});
   EXPECT_THAT(all(x, {1}).to_vector<bool>(), ElementsAre(false, true, false));

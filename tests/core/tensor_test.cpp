@@ -223,5 +223,19 @@ TEST(Random, PermutesEachNumberOnce) {
   for (int64_t i = 0; i < 101; ++i) EXPECT_EQ(p[static_cast<size_t>(i)], i);
 }
 
+TEST(Tensor, ViewSharesMemoryOrIsAnError) {
+  const Tensor x = Tensor::arange(12);
+  const Tensor rows = x.view({3, -1});
+  EXPECT_EQ(rows.shape(), Shape({3, 4}));
+  EXPECT_TRUE(rows.shares_storage(x));
+  try {
+    rows.t().view({12});
+    FAIL() << "want an error";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("[view]"), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find("reshape()"), std::string::npos);
+  }
+}
+
 }  // namespace
 }  // namespace lockstep

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "layers.h"
+#include "lockstep/core/ops/elementwise.h"
 
 namespace lockstep::nn {
 namespace {
@@ -31,6 +32,16 @@ TEST(Activation, HasPyTorchsSecondGradients) {
   expect("softmax", Softmax(1));
   expect("log_softmax", LogSoftmax(0));
   EXPECT_EQ(Softmax(-1).to_string(), "Softmax(dim=-1)");
+}
+
+TEST(Activation, PassesItsOptionsOn) {
+  const Tensor x = golden::leaf(1, {3, 7});
+  EXPECT_EQ(LeakyReLU(0.2)(x).to_vector<double>(), leaky_relu(x, 0.2).to_vector<double>());
+  EXPECT_EQ(LeakyReLU()(x).to_vector<double>(), leaky_relu(x, 0.01).to_vector<double>());
+  EXPECT_EQ(GELU(Approximate::kTanh)(x).to_vector<double>(), gelu_tanh(x).to_vector<double>());
+  EXPECT_NE(GELU()(x).to_vector<double>(), gelu_tanh(x).to_vector<double>());
+  EXPECT_EQ(LeakyReLU(0.2).to_string(), "LeakyReLU(negative_slope=0.2)");
+  EXPECT_EQ(GELU(Approximate::kTanh).to_string(), "GELU(approximate=tanh)");
 }
 
 }  // namespace

@@ -184,6 +184,11 @@ TEST(Loss, DivergenceHasPyTorchsValuesAndGradients) {
     return KLDivLoss{reduction, true}(log_softmax(x, 1), log_softmax(t, 1));
   });
   EXPECT_EQ(kl_div(Tensor::ones({2}), Tensor::zeros({2})).item(), 0);
+  const Tensor x = log_softmax(golden::leaf(1, {3, 5}), 1);
+  const Tensor t = softmax(golden::leaf(2, {3, 5}), 1);
+  EXPECT_DOUBLE_EQ(kl_div(x, t, Reduction::kBatchMean).item(),
+                   kl_div(x, t, Reduction::kSum).item() / 3);
+  EXPECT_THAT(error_of([&] { mse_loss(x, t, Reduction::kBatchMean); }), HasSubstr("[mse_loss]"));
 }
 
 TEST(Loss, MeansOfNothingAreNan) {
