@@ -18,6 +18,7 @@
 #include "lockstep/core/tensor.h"
 #include "lockstep/nn/data/data_loader.h"
 #include "lockstep/nn/data/sampler.h"
+#include "lockstep/nn/ema.h"
 #include "lockstep/nn/module.h"
 #include "lockstep/nn/optim.h"
 
@@ -67,12 +68,16 @@ class TrainingState {
   // Parameters and persistent buffers. A wrapped module (DataParallel) has the same names as a bare
   // one, so that each loads what the other saved.
   void add(std::string name, Module& module);
+  // Of a ShardedOptimizer the state in full, so that saving is collective in its group too; it
+  // loads at any world size, and as the optimiser that it was made from.
   void add(std::string name, Optimizer& optimizer);
   void add(std::string name, HasNumberState auto& thing) {
     add_numbers(
         std::move(name), [&thing] { return thing.named_state(); },
         [&thing](const NamedNumbers& numbers) { thing.load_named_state(numbers); });
   }
+  // The averages and how many updates they have seen; those of the averages, where it is swapped.
+  void add(std::string name, ExponentialMovingAverage& average);
   void add(std::string name, DataLoader& loader);
   // Its place, for those who read it by next(); a DataLoader sets its sampler's itself.
   void add(std::string name, Sampler& sampler);

@@ -17,6 +17,11 @@ struct GradBucket {
   // All gradients of the bucket behind each other, one dimension. What start() finds is this rank's
   // own sum; what finish() leaves is the average over the group, the same bits on every rank.
   Tensor data;
+  // The same with room behind it, zeros, for as many blocks as there are ranks, of one size: those
+  // of an all_reduce of data (comm::Blocks), so that a reduce_scatter in place gives its bits.
+  Tensor padded;
+  // Gradients were added to what a synchronised backward had left.
+  bool carried = false;
   std::vector<Tensor> gradients;   // views of data, in the shapes of their parameters
   std::vector<std::string> names;  // of the parameters, likewise
 };
@@ -36,6 +41,9 @@ class CommHook {
   virtual ~CommHook() = default;
   virtual void start(GradBucket& bucket, comm::Communicator& group) = 0;
   virtual void finish(GradBucket& bucket, comm::Communicator& group) = 0;
+  // False where finish() leaves averages in this rank's block of the bucket alone; then gradients
+  // that have a graph (create_graph) are refused.
+  virtual bool leaves_all() const { return true; }
 };
 
 }  // namespace lockstep::nn

@@ -47,6 +47,12 @@ void GradScaler::unscale(Optimizer& optimizer) {
         launch<kernels::L2NormSquared>(gradient.device(), std::span<const View>(&view, 1));
     seen.finite = seen.finite && std::isfinite(squares);
   }
+  seen.finite = optimizer.agree(seen.finite);
+  if (options_.group != nullptr) {
+    int64_t all = seen.finite ? 1 : 0;
+    options_.group->all_reduce(&all, &all, 1, DType::kI64, comm::ReduceOp::kMin).wait();
+    seen.finite = all != 0;
+  }
   seen_.push_back(seen);
 }
 

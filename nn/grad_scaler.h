@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
+#include "lockstep/comm/communicator.h"
 #include "lockstep/nn/optim.h"
 
 namespace lockstep::nn {
@@ -12,6 +14,9 @@ struct GradScalerOptions {
   double growth_factor = 2;
   double backoff_factor = 0.5;
   int64_t growth_interval = 2000;
+  // The ranks that decide together; then unscale() and the step() that stands for it are
+  // collective. Null: this rank alone, or those of a ShardedOptimizer.
+  std::shared_ptr<comm::Communicator> group = nullptr;
 };
 
 // Keeps the small gradients of f16 from becoming zero: the loss is multiplied by a scale before
@@ -27,7 +32,9 @@ struct GradScalerOptions {
 //   scaler.update();
 //
 // Under DataParallel the reduced gradients are the same on every rank, and so is what is decided
-// here: one rank's overflow stops the step of all. Thread safety: none.
+// here: one rank's overflow stops the step of all. Where gradients may differ by rank (parameters
+// that DataParallel is told to ignore, say) options.group has all ranks agree. A ShardedOptimizer's
+// ranks always do. Thread safety: none.
 class GradScaler {
  public:
   // Throws Error(kInvalidArgument) for factors on the wrong side of 1 or an interval below 1.

@@ -52,6 +52,7 @@
 #include "lockstep/nn/safetensors.h"
 #include "lockstep/nn/schedule.h"
 #include "lockstep/nn/sequential.h"
+#include "lockstep/nn/sharded_optimizer.h"
 #include "lockstep/nn/stop_signal.h"
 #include "lockstep/nn/sync_batch_norm.h"
 #include "lockstep/nn/transformer.h"

@@ -209,6 +209,16 @@ NamedTensors Optimizer::named_state() const {
   return out;
 }
 
+int64_t Optimizer::state_bytes() const {
+  int64_t bytes = 0;
+  for (const Group& group : groups_) {
+    for (const Entry& entry : group.entries) {
+      for (const Tensor& state : entry.state) bytes += state.defined() ? state.nbytes() : 0;
+    }
+  }
+  return bytes;
+}
+
 void Optimizer::check_named_state(const NamedTensors& state) const {
   std::vector<std::string> problems;
   auto values = by_name(state, problems);

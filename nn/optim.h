@@ -57,15 +57,23 @@ class Optimizer {
   void load_named_options(const NamedNumbers& options);
 
   // The state of each parameter that has been stepped; these are the optimiser's own tensors.
-  NamedTensors named_state() const;
+  virtual NamedTensors named_state() const;
+  // Bytes of state that this rank keeps.
+  virtual int64_t state_bytes() const;
   // Copies `state` in; a parameter that it does not mention becomes one that was never stepped.
   // Throws Error(kMismatch) that lists every name that is unexpected, has another shape or dtype,
   // or lacks its companions ("exp_avg" without "exp_avg_sq"); then nothing was changed.
-  void load_named_state(const NamedTensors& state);
+  virtual void load_named_state(const NamedTensors& state);
   // The same check alone, for those who load several things or none.
   void check_named_state(const NamedTensors& state) const;
 
+  // Whether `mine` is true on every rank that steps together, which is this one alone but for
+  // ShardedOptimizer, where it is collective.
+  virtual bool agree(bool mine) const { return mine; }
+
  protected:
+  friend class ShardedOptimizer;
+
   // A kind of state that an optimiser keeps for each parameter: a count (i64, no dimensions), or a
   // tensor of the parameter's shape, dtype and memory order.
   struct StateKind {
@@ -95,6 +103,9 @@ class Optimizer {
   void append_group(NamedTensors parameters, NamedNumbers options);
 
   virtual std::vector<StateKind> state_kinds() const = 0;
+  // Whether the step of an element depends on its own gradient and state alone, so that parameters
+  // may be cut in pieces.
+  virtual bool is_elementwise() const { return false; }
   // Zeros for a state of `parameter`.
   static Tensor make_state(const StateKind& kind, const Tensor& parameter);
   // The parameter's gradient in the parameter's memory order.
@@ -133,6 +144,7 @@ class SGD : public Optimizer {
 
  protected:
   std::vector<StateKind> state_kinds() const override;
+  bool is_elementwise() const override { return true; }
   void check_options(const Group& group) const override;
   void update(const Group& group, const std::vector<Entry*>& entries) override;
 };
@@ -161,6 +173,7 @@ class Adam : public Optimizer {
   explicit Adam(Kind kind) : kind_(kind) {}
 
   std::vector<StateKind> state_kinds() const override;
+  bool is_elementwise() const override { return kind_ != Kind::kLAMB; }
   void check_options(const Group& group) const override;
   void update(const Group& group, const std::vector<Entry*>& entries) override;
 
@@ -225,6 +238,7 @@ class RMSprop : public Optimizer {
 
  protected:
   std::vector<StateKind> state_kinds() const override;
+  bool is_elementwise() const override { return true; }
   void check_options(const Group& group) const override;
   void update(const Group& group, const std::vector<Entry*>& entries) override;
 };
@@ -248,6 +262,7 @@ class Adagrad : public Optimizer {
 
  protected:
   std::vector<StateKind> state_kinds() const override;
+  bool is_elementwise() const override { return true; }
   void check_options(const Group& group) const override;
   void update(const Group& group, const std::vector<Entry*>& entries) override;
 };
@@ -255,7 +270,8 @@ class Adagrad : public Optimizer {
 // Scales all gradients by min(1, max_norm / (norm + 1e-6)), where norm is the L2 norm of all of
 // them as one vector, and returns the norm as it was. A norm that is not finite leaves NaN or zero
 // behind, so test the result where that can happen. Parameters without a gradient do not count.
-// Under DataParallel call it after backward(): gradients are the group's average by then.
+// Under DataParallel call it after backward(): gradients are the group's average by then. (With a
+// ShardedOptimizer that averages them itself, use its clip_grad_norm().)
 double clip_grad_norm_(const std::vector<Tensor>& parameters, double max_norm);
 
 // Puts every element of every gradient within [-max_value, max_value].

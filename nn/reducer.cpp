@@ -4,6 +4,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "lockstep/comm/blocks.h"
 #include "lockstep/core/autograd.h"
 #include "lockstep/core/ops/elementwise.h"
 #include "lockstep/core/ops/shape_ops.h"
@@ -62,6 +63,15 @@ bool Reducer::manages(const Tensor& parameter) const {
                      [&](const Slot& slot) { return slot.parameter.is_same(parameter); });
 }
 
+std::vector<std::vector<Tensor>> Reducer::bucket_parameters() const {
+  std::vector<std::vector<Tensor>> parameters;
+  for (const Bucket& bucket : buckets_) {
+    parameters.emplace_back();
+    for (size_t i : bucket.slots) parameters.back().push_back(slots_[i].parameter);
+  }
+  return parameters;
+}
+
 std::vector<int64_t> Reducer::bucket_sizes() const {
   std::vector<int64_t> sizes;
   for (const Bucket& bucket : buckets_) sizes.push_back(bucket.grad.data.numel());
@@ -95,10 +105,14 @@ void Reducer::lay_out(const std::vector<size_t>& order) {
   for (size_t b = 0; b < buckets_.size(); ++b) {
     Bucket& bucket = buckets_[b];
     const TensorOptions options = slots_[bucket.slots[0]].parameter.options();
-    const size_t bytes = static_cast<size_t>(elements[b]) * size_of(options.dtype);
+    const int ranks = group_->size();
+    const int64_t padded = comm::Blocks::of_all(elements[b], ranks).size * ranks;
+    const std::shared_ptr<void> memory =
+        group_->allocate(static_cast<size_t>(padded) * size_of(options.dtype));
     bucket.grad.index = b;
     bucket.grad.is_last = b + 1 == buckets_.size();
-    bucket.grad.data = Tensor::wrap(group_->allocate(bytes), {elements[b]}, options);
+    bucket.grad.data = Tensor::wrap(memory, {elements[b]}, options);
+    bucket.grad.padded = Tensor::wrap(memory, {padded}, options);
     int64_t offset = 0;
     for (size_t i : bucket.slots) {
       Slot& slot = slots_[i];
@@ -129,6 +143,7 @@ void Reducer::reset() noexcept {
   }
   for (Bucket& bucket : buckets_) {
     bucket.missing = bucket.slots.size();
+    bucket.grad.carried = false;
     bucket.work = comm::Work();
     bucket.hook = nullptr;
   }
@@ -216,6 +231,9 @@ void Reducer::give_up() noexcept {
 
 void Reducer::on_accumulated(size_t i) {
   Slot& slot = slots_[i];
+  if (!slot.dirty && slot.parameter.grad().is_same(slot.view)) {
+    buckets_[slot.bucket].grad.carried = true;
+  }
   slot.dirty = true;
   arm();
   if (!synchronise_) return;
@@ -233,6 +251,12 @@ void Reducer::on_accumulated(size_t i) {
 void Reducer::place(Slot& slot) {
   const Tensor gradient = slot.parameter.grad();
   if (gradient.is_same(slot.view)) return;
+  check(!gradient.requires_grad() || hook_ == nullptr || hook_->leaves_all(), "DataParallel", [&] {
+    return str_cat(
+        "the gradient of '", slot.name,
+        "' has a graph (create_graph), but gradients are scattered over the ranks, which "
+        "cannot be differentiated");
+  });
   const timeline::Span span(timeline::kind::kCopy, "into bucket", slot.view.nbytes());
   if (gradient.is_contiguous() && slot.view.device() == kCpu) {
     std::memcpy(slot.view.view().data, gradient.view().data,

@@ -78,6 +78,9 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
 
   bool manages(const Tensor& parameter) const;
 
+  // The parameters whose gradients lie in each bucket, one behind the other. Changes once, in the
+  // first backward.
+  std::vector<std::vector<Tensor>> bucket_parameters() const;
   // The number of elements in each bucket, in the order in which they go out.
   std::vector<int64_t> bucket_sizes() const;
 

@@ -1,5 +1,6 @@
 #include <optional>
 
+#include "lockstep/core/autograd.h"
 #include "lockstep/kernels/error.h"
 #include "lockstep/kernels/text.h"
 #include "lockstep/nn/checkpoint/match.h"
@@ -215,6 +216,37 @@ class TensorsPart : public StatePart {
   NamedTensors tensors_;
 };
 
+class AveragePart : public StatePart {
+ public:
+  AveragePart(std::string name, ExponentialMovingAverage& average)
+      : StatePart(std::move(name)), average_(average) {}
+
+  void collect(Contents& out) const override {
+    for (auto& [inner, tensor] : average_.named_state()) {
+      out.tensors.emplace_back(full(inner), tensor);
+    }
+  }
+
+  // What is loaded goes through copies, since the number of updates is no tensor of the average.
+  void plan(const Contents& stored, LoadPlan& plan) override {
+    NamedTensors loaded;
+    {
+      NoGrad no_grad;
+      for (const auto& [inner, tensor] : average_.named_state()) {
+        loaded.emplace_back(inner, tensor.clone());
+      }
+    }
+    match_tensors(loaded, stored.tensors, full(""), plan);
+    for (const NamedValue& value : stored.values) {
+      plan.report.unexpected.push_back(full(value.name));
+    }
+    plan.copy_tensors.push_back([this, loaded] { average_.load_named_state(loaded); });
+  }
+
+ private:
+  ExponentialMovingAverage& average_;
+};
+
 template <class T>
 class ValuePart : public StatePart {
  public:
@@ -251,6 +283,9 @@ std::unique_ptr<StatePart> make_part(std::string name, Sampler& sampler) {
 }
 std::unique_ptr<StatePart> make_part(std::string name, NamedTensors tensors) {
   return std::make_unique<TensorsPart>(std::move(name), std::move(tensors));
+}
+std::unique_ptr<StatePart> make_part(std::string name, ExponentialMovingAverage& average) {
+  return std::make_unique<AveragePart>(std::move(name), average);
 }
 std::unique_ptr<StatePart> make_part(std::string name, DataLoader& loader) {
   return std::make_unique<LoaderPart>(std::move(name), loader);

@@ -120,6 +120,9 @@ void TrainingState::add(std::string name, Sampler& sampler) {
 void TrainingState::add(std::string name, NamedTensors tensors) {
   add_part(make_part(std::move(name), std::move(tensors)));
 }
+void TrainingState::add(std::string name, ExponentialMovingAverage& average) {
+  add_part(make_part(std::move(name), average));
+}
 void TrainingState::add(std::string name, DataLoader& loader) {
   add_part(make_part(std::move(name), loader));
 }

@@ -60,6 +60,7 @@ std::unique_ptr<StatePart> make_part(std::string name, Module& module);
 std::unique_ptr<StatePart> make_part(std::string name, Optimizer& optimizer);
 std::unique_ptr<StatePart> make_part(std::string name, std::function<NamedNumbers()> get,
                                      std::function<void(const NamedNumbers&)> set);
+std::unique_ptr<StatePart> make_part(std::string name, ExponentialMovingAverage& average);
 std::unique_ptr<StatePart> make_part(std::string name, DataLoader& loader);
 std::unique_ptr<StatePart> make_part(std::string name, Sampler& sampler);
 std::unique_ptr<StatePart> make_part(std::string name, NamedTensors tensors);

@@ -9,6 +9,8 @@
 #include "checkpoint_model.h"
 #include "lockstep/kernels/error.h"
 #include "lockstep/nn/checkpoint.h"
+#include "lockstep/nn/ema.h"
+#include "lockstep/nn/grad_scaler.h"
 #include "lockstep/nn/optim.h"
 
 namespace lockstep::nn {
@@ -92,6 +94,57 @@ TEST(CheckpointParts, AnEpochOfSamplesGoesOnFromItsMiddleAtAnotherWorldSize) {
   EXPECT_THAT(error_of([&] { load_latest(dir.path(), state); }).what(),
               HasSubstr("sampler: want a place in epochs of 6 samples on each of 1 ranks, got "
                         "place 14 of epoch 5"));
+}
+
+TEST(CheckpointParts, AMovingAverageAndAScalerGoOnWhereTheyWere) {
+  const TemporaryDirectory dir;
+  Net net(1);
+  ExponentialMovingAverage average(net, 0.5);
+  GradScaler scaler({.init_scale = 256, .growth_interval = 5});
+  SGD optimizer(net.named_parameters(), {.lr = 0.1});
+  TrainingState state;
+  state.add("average", average);
+  state.add("scaler", scaler);
+  const auto step = [&](int number) {
+    net.set_gradients(number);
+    scaler.step(optimizer);
+    scaler.update();
+    average.update();
+  };
+  for (int i = 0; i < 3; ++i) step(i);
+  save_checkpoint(dir.path(), 3, state);
+  const std::string parameters = bytes_of(net.named_parameters());
+  const std::string saved = bytes_of(average.named_state());
+  for (int i = 3; i < 6; ++i) step(i);
+  EXPECT_EQ(scaler.scale(), 512);
+  EXPECT_EQ(average.updates(), 6);
+  EXPECT_NE(bytes_of(average.named_state()), saved);
+
+  load_latest(dir.path(), state);
+  EXPECT_EQ(scaler.scale(), 256);
+  EXPECT_EQ(average.updates(), 3);
+  EXPECT_EQ(bytes_of(average.named_state()), saved);
+  for (int i = 3; i < 5; ++i) {
+    net.set_gradients(i);
+    scaler.step(optimizer);
+    scaler.update();
+  }
+  EXPECT_EQ(scaler.scale(), 512);  // after two more good steps of five
+
+  // Of another model: every name, and nothing changes.
+  Net other(2, {3, 6});
+  ExponentialMovingAverage wrong(other, 0.5);
+  wrong.update();
+  const std::string before = bytes_of(wrong.named_state());
+  TrainingState wanted;
+  wanted.add("average", wrong);
+  wanted.add("scaler", scaler);
+  EXPECT_THAT(error_of([&] { load_latest(dir.path(), wanted); }).what(),
+              HasSubstr("average/weight: want f32 (3, 6), got f32 (3, 5)"));
+  EXPECT_EQ(bytes_of(wrong.named_state()), before);
+  // Where that is allowed the rest is loaded.
+  load_latest(dir.path(), wanted, {.strict = false});
+  EXPECT_EQ(wrong.updates(), 3);
 }
 
 // Case 27's state: several of everything.

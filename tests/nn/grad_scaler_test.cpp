@@ -9,6 +9,11 @@
 #include "layers.h"
 #include "lockstep/core/autocast.h"
 #include "lockstep/core/ops.h"
+#include "lockstep/core/random.h"
+#include "lockstep/nn/data_parallel.h"
+#include "lockstep/nn/ema.h"
+#include "lockstep/nn/linear.h"
+#include "ranks.h"
 
 namespace lockstep::nn {
 namespace {
@@ -115,6 +120,62 @@ TEST(GradScaler, GoesOnFromItsState) {
   error_of([&] { other.load_named_state({{"scale", 1}}); }, ErrorCode::kMismatch);
   EXPECT_EQ(other.scale(), 16);
   error_of([] { GradScaler({.growth_factor = 1}); });
+}
+
+// Gradients that nobody averages.
+TEST(GradScaler, AllRanksOfAGroupLeaveOutTheStepThatOneMust) {
+  for (int world = 1; world <= 4; ++world) {
+    with_ranks(world, [&](const std::shared_ptr<comm::Communicator>& group) {
+      Tensor p = Tensor::ones({3}).set_requires_grad();
+      SGD optimizer({{"p", p}}, {.lr = 1});
+      GradScaler scaler({.init_scale = 8, .group = group});
+      for (int step = 0; step < 3; ++step) {
+        const bool overflows = step == 1 && group->rank() == world - 1;
+        optimizer.zero_grad();
+        scaler.scale(sum(p) * (overflows ? kInf : 1.0)).backward();
+        EXPECT_EQ(scaler.step(optimizer), step != 1);
+        scaler.update();
+      }
+      EXPECT_EQ(p.to_vector<float>(), std::vector<float>(3, -1));
+      EXPECT_EQ(scaler.scale(), 4);
+    });
+  }
+}
+
+// Averages are the same on every rank, an infinity too.
+TEST(GradScaler, UnderDataParallelAllRanksDecideAlike) {
+  for (int world = 1; world <= 4; ++world) {
+    std::vector<std::vector<std::vector<float>>> values(static_cast<size_t>(world));
+    with_ranks(world, [&](const std::shared_ptr<comm::Communicator>& group) {
+      manual_seed(4);
+      auto net = std::make_shared<Linear>(3, 2);
+      DataParallel model(net, group);
+      AdamW optimizer(net->named_parameters());
+      ExponentialMovingAverage average(*net, 0.9);
+      GradScaler scaler({.init_scale = 1024, .growth_interval = 2});
+      for (int step = 0; step < 6; ++step) {
+        const bool overflows = step == 2 && group->rank() == world / 2;
+        optimizer.zero_grad();
+        const auto r = static_cast<float>(group->rank() + step);
+        const Tensor x = Tensor::from<float>({r, 1 - r, 2 * r + 1}, {1, 3});
+        scaler.scale(sum(square(model(x))) * (overflows ? kInf : 1.0)).backward();
+        scaler.unscale(optimizer);
+        clip_grad_norm_(net->parameters(), 0.1);
+        EXPECT_EQ(scaler.step(optimizer), step != 2);
+        scaler.update();
+        average.update();
+      }
+      // Up after two good steps, down, up after two, and one more.
+      EXPECT_EQ(scaler.scale(), 2048);
+      auto& mine = values[static_cast<size_t>(group->rank())];
+      mine = values_of(net->parameters());
+      for (const auto& [name, tensor] : average.named_state()) {
+        if (is_floating(tensor.dtype())) mine.push_back(tensor.to_vector<float>());
+      }
+      for (const float value : mine[0]) EXPECT_TRUE(std::isfinite(value));
+    });
+    for (const auto& other : values) EXPECT_EQ(other, values[0]);
+  }
 }
 
 }  // namespace
