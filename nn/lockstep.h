@@ -24,6 +24,7 @@
 #include "lockstep/nn/batch_norm.h"
 #include "lockstep/nn/checkpoint.h"
 #include "lockstep/nn/collectives.h"
+#include "lockstep/nn/comm_hooks.h"
 #include "lockstep/nn/conv.h"
 #include "lockstep/nn/data/data_loader.h"
 #include "lockstep/nn/data/dataset.h"

@@ -2,7 +2,7 @@
 # Installs the Debian or Ubuntu packages that Lockstep is built with, as far as they are missing.
 #
 #   third_party/install.sh build    compiler, CMake, Ninja, ccache, libraries
-#   third_party/install.sh data     Fashion-MNIST, for the example that trains on it
+#   third_party/install.sh data     Fashion-MNIST and a list of words, for the examples that train on them
 #   third_party/install.sh simt     Boost.Context, by which the tests run CUDA kernels on a CPU
 #   third_party/install.sh check    clang-format and clang-tidy, of the versions that CONTRIBUTING.md names,
 #                                   and clang with libFuzzer
@@ -15,7 +15,7 @@ build=(g++ make cmake ninja-build ccache libabsl-dev libdnnl-dev libxxhash-dev n
        zlib1g-dev libssl-dev libgtest-dev libgmock-dev libbenchmark-dev)
 build+=(ocl-icd-opencl-dev)  # libdnnl-dev's CMake files look for OpenCL, its package asks for none
 build+=(python3-xxhash)  # a test reads checkpoints by another program
-data=(dataset-fashion-mnist)
+data=(dataset-fashion-mnist miscfiles)
 simt=(libboost-context-dev)
 check=(clang-format-14 clang-tidy-16 clang-16 libclang-rt-16-dev libomp-16-dev)
 
