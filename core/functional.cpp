@@ -85,7 +85,7 @@ JvpResult jvp(const TensorsFunction& function, const Tensors& inputs, const Tens
 
 namespace {
 
-// Where the gradient of an edge goes; null for nowhere.
+// The node or leaf to which the gradient of an edge goes; null where no gradient is wanted.
 const void* place_of(const Edge& edge) {
   return edge.node != nullptr ? static_cast<const void*>(edge.node.get()) : edge.leaf.get();
 }
