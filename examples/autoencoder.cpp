@@ -9,6 +9,7 @@
 
 #include "arguments.h"
 #include "lockstep/lockstep.h"
+#include "training_pictures.h"
 
 using namespace lockstep;
 
@@ -56,14 +57,7 @@ int main(int argc, char** argv) {
   const Arguments arguments(argc, argv, kUsage);
   const int steps = arguments.number("--steps", 300);
   const auto group = comm::init();
-  const auto data = std::make_shared<nn::FashionMnist>(
-      nn::FashionMnist::Split::kTrain,
-      arguments.text("--data", nn::FashionMnist::kDefaultDirectory));
-  nn::DataLoader loader(
-      data,
-      std::make_shared<nn::DistributedSampler>(data->size(), group->size(), group->rank(),
-                                               nn::DistributedSamplerOptions{.drop_last = true}),
-      {.batch_size = kBatch, .drop_last = true});
+  PictureBatches batches(training_pictures(arguments), group, kBatch);
 
   manual_seed(1);
   nn::DataParallel model(std::make_shared<Autoencoder>(), group);
@@ -73,15 +67,11 @@ int main(int argc, char** argv) {
 
   double recent = 1;  // squared error of a hidden pixel; to guess their mean has 1
   for (int step = 1; step <= steps; ++step) {
-    std::optional<nn::Batch> batch = loader.next();
-    if (!batch) {
-      loader.set_epoch(loader.state().epoch + 1);
-      batch = loader.next();
-    }
-    const Tensor mask = random_masks(batch->size());
-    const Tensor seen = batch->input * (1 - mask);
+    const nn::Batch batch = batches.next();
+    const Tensor mask = random_masks(batch.size());
+    const Tensor seen = batch.input * (1 - mask);
     const Tensor guess = model(cat(Tensors{seen, mask}, 1));
-    const Tensor squares = sum(square(guess - batch->input) * mask);
+    const Tensor squares = sum(square(guess - batch.input) * mask);
     // DataParallel averages over the ranks, so the sum of squares over all hidden pixels needs the
     // number of ranks as a factor.
     const Tensor hidden = nn::all_reduce(sum(mask), group);

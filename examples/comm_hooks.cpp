@@ -12,6 +12,7 @@
 #include "lockstep/lockstep.h"
 #include "train_fashion_mnist/chart.h"
 #include "train_fashion_mnist/model.h"
+#include "training_pictures.h"
 
 using namespace lockstep;
 
@@ -38,11 +39,7 @@ std::vector<Way> ways() {
 // the same pictures.
 Series train(const Way& way, const std::shared_ptr<nn::FashionMnist>& data, int steps,
              const std::shared_ptr<comm::Communicator>& group) {
-  nn::DataLoader loader(
-      data,
-      std::make_shared<nn::DistributedSampler>(data->size(), group->size(), group->rank(),
-                                               nn::DistributedSamplerOptions{.drop_last = true}),
-      {.batch_size = kBatch, .drop_last = true});
+  PictureBatches batches(data, group, kBatch);
   manual_seed(1);
   nn::DataParallel model(make_model("mlp"), group);
   model.set_comm_hook(way.hook);
@@ -50,12 +47,8 @@ Series train(const Way& way, const std::shared_ptr<nn::FashionMnist>& data, int 
   Series curve{way.name, {}};
   double recent = 0;
   for (int step = 1; step <= steps; ++step) {
-    std::optional<nn::Batch> batch = loader.next();
-    if (!batch) {
-      loader.set_epoch(loader.state().epoch + 1);
-      batch = loader.next();
-    }
-    const Tensor loss = cross_entropy(model(batch->input), batch->target);
+    const nn::Batch batch = batches.next();
+    const Tensor loss = cross_entropy(model(batch.input), batch.target);
     optimizer.zero_grad();
     loss.backward();
     optimizer.step();
@@ -74,9 +67,7 @@ int main(int argc, char** argv) {
   const int steps = arguments.number("--steps", 150);
   const std::string out = arguments.text("--out", "");
   const auto group = comm::init();
-  const auto data = std::make_shared<nn::FashionMnist>(
-      nn::FashionMnist::Split::kTrain,
-      arguments.text("--data", nn::FashionMnist::kDefaultDirectory));
+  const auto data = training_pictures(arguments);
   std::vector<Series> curves;
   bool learned = true;
   for (const Way& way : ways()) {

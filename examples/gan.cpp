@@ -12,6 +12,7 @@
 
 #include "arguments.h"
 #include "lockstep/lockstep.h"
+#include "training_pictures.h"
 
 using namespace lockstep;
 
@@ -88,14 +89,8 @@ int main(int argc, char** argv) {
   const int steps = arguments.number("--steps", 600);
   const std::string out = arguments.text("--out", "");
   const auto group = comm::init();
-  const auto data = std::make_shared<nn::FashionMnist>(
-      nn::FashionMnist::Split::kTrain,
-      arguments.text("--data", nn::FashionMnist::kDefaultDirectory));
-  nn::DataLoader loader(
-      data,
-      std::make_shared<nn::DistributedSampler>(data->size(), group->size(), group->rank(),
-                                               nn::DistributedSamplerOptions{.drop_last = true}),
-      {.batch_size = kBatch, .drop_last = true});
+  const auto data = training_pictures(arguments);
+  PictureBatches batches(data, group, kBatch);
 
   manual_seed(1);
   nn::DataParallel generator(nn::convert_sync_batchnorm(make_generator(), group), group);
@@ -110,16 +105,12 @@ int main(int argc, char** argv) {
   const Tensor data_mean = mean(pictures_of(data->batch(first_pictures)), {0});
   const double before = distance(generator, data_mean);
   for (int step = 1; step <= steps; ++step) {
-    std::optional<nn::Batch> batch = loader.next();
-    if (!batch) {
-      loader.set_epoch(loader.state().epoch + 1);
-      batch = loader.next();
-    }
+    const nn::Batch batch = batches.next();
     // The discriminator sees both kinds, in two forwards before one backward. The generator is not
     // trained here: detach() ends the graph between them.
     const Tensor fakes = generator(randn({kBatch, kNoise}));
-    const Tensor judged = loss_of(discriminator(pictures_of(*batch)), 0.9) +
-                          loss_of(discriminator(fakes.detach()), 0);
+    const Tensor judged =
+        loss_of(discriminator(pictures_of(batch)), 0.9) + loss_of(discriminator(fakes.detach()), 0);
     discriminator_optimizer.zero_grad();
     judged.backward();
     discriminator_optimizer.step();

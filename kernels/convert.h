@@ -3,6 +3,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "lockstep/kernels/dtype.h"
 #include "lockstep/kernels/simd.h"
 
 namespace lockstep::kernels {
@@ -21,6 +22,16 @@ LOCKSTEP_INLINE To convert(From x) {
     return x >= high ? std::numeric_limits<To>::max() : static_cast<To>(x);
   } else {
     return static_cast<To>(x);
+  }
+}
+
+// The element of an array of T that a number becomes, as Fill (kernels/copy.h) has it.
+template <class T, class Number>
+T element_of(Number value) {
+  if constexpr (is_reduced_float_v<T>) {
+    return T(static_cast<float>(value));
+  } else {
+    return convert<T>(value);
   }
 }
 

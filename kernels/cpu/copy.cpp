@@ -153,12 +153,7 @@ template <class V>
 void fill(const View& x, V value) {
   visit_dtype(x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    T element{};
-    if constexpr (is_reduced_float_v<T>) {
-      element = T(static_cast<float>(value));
-    } else {
-      element = convert<T>(value);
-    }
+    T element = element_of<T>(value);
     if (x.shape.empty()) {  // the operand that a number becomes
       *static_cast<T*>(x.data) = element;
       return;

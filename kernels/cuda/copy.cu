@@ -48,12 +48,7 @@ void fill(const View& x, V value) {
   if (x.numel() == 0) return;
   visit_dtype(x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    T element{};
-    if constexpr (is_reduced_float_v<T>) {
-      element = T(static_cast<float>(value));
-    } else {
-      element = convert<T>(value);
-    }
+    const T element = element_of<T>(value);
     using Bits = std::conditional_t<
         sizeof(T) == 1, uint8_t,
         std::conditional_t<sizeof(T) == 2, uint16_t,

@@ -28,6 +28,9 @@ constexpr int pack_size() {
   }(static_cast<typename Body::Inputs*>(nullptr));
 }
 
+// Without a number of blocks ptxas spills rather than give a thread more than 48 registers.
+inline constexpr unsigned kBlocks = 3;
+
 template <int kInputs>
 struct Pointers {
   const void* in[kInputs] = {};
@@ -54,7 +57,8 @@ __device__ void run_one(const Pointers<sizeof...(k)>& p, const int64_t* at,
 
 // All operands lie alike and without gaps.
 template <class Body, int n, int kInputs>
-__global__ void __launch_bounds__(kThreads) dense_kernel(Pointers<kInputs> p, int64_t count) {
+__global__ void __launch_bounds__(kThreads, kBlocks)
+    dense_kernel(Pointers<kInputs> p, int64_t count) {
   constexpr auto inputs = std::make_index_sequence<kInputs>();
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
   const int64_t first = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
@@ -68,7 +72,7 @@ __global__ void __launch_bounds__(kThreads) dense_kernel(Pointers<kInputs> p, in
 }
 
 template <class Body, int kInputs>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kBlocks)
     strided_kernel(Pointers<kInputs> p, Indexer<kInputs + 1> indexer, int64_t count) {
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step) {

@@ -90,11 +90,13 @@ using ArgMaxFold = ExtremeFold<T, true, true>;
 template <class T>
 using ArgMinFold = ExtremeFold<T, false, true>;
 
-// What a launch reduces: kept results, each of `gone` elements in `pieces` pieces.
+// What a launch reduces: kept results, each of `gone` elements in `pieces` pieces of `length`, the
+// last of what is left.
 struct Extent {
   int64_t kept;
   int64_t gone;
   int64_t pieces;
+  int64_t length;
 };
 
 // Folds the rows of the block into row 0. blockDim.y is a power of two.
@@ -116,17 +118,16 @@ template <class Fold, class T>
 __global__ void __launch_bounds__(kThreads)
     reduce_kernel(const T* x, Indexer<2> kept, Indexer<1> gone, Extent extent,
                   typename Fold::State* partial, typename Fold::Output* y) {
-  const int64_t length = (extent.gone + extent.pieces - 1) / extent.pieces;
-  const int64_t columns = (extent.kept + blockDim.x - 1) / blockDim.x;
-  for (int64_t unit = blockIdx.x; unit < columns * extent.pieces; unit += gridDim.x) {
-    const int64_t piece = unit % extent.pieces;
-    const int64_t result = unit / extent.pieces * blockDim.x + threadIdx.x;
+  const int64_t piece = blockIdx.y;
+  const int64_t begin = piece * extent.length;
+  const int64_t end = begin + extent.length < extent.gone ? begin + extent.length : extent.gone;
+  for (int64_t first = int64_t{blockIdx.x} * blockDim.x; first < extent.kept;
+       first += int64_t{gridDim.x} * blockDim.x) {
+    const int64_t result = first + threadIdx.x;
     typename Fold::State state = Fold::identity();
     typename Indexer<2>::Offsets at = {};
     if (result < extent.kept) {
       at = kept.locate(result);
-      const int64_t begin = piece * length;
-      const int64_t end = begin + length < extent.gone ? begin + length : extent.gone;
       for (int64_t i = begin + threadIdx.y; i < end; i += blockDim.y) {
         state = Fold::combine(state, Fold::load(x[at.at[0] + gone.locate(i).at[0]], i));
       }
@@ -175,7 +176,7 @@ void reduce(const View& x, const View& y, std::string_view op) {
   const View* const alone[1] = {&x};
   const Indexer<2> kept = cuda::make_indexer(both, dims_of(x, y, true), op);
   const Indexer<1> gone = cuda::make_indexer(alone, dims_of(x, y, false), op);
-  Extent extent = {y.numel(), 1, 1};
+  Extent extent = {y.numel(), 1, 1, 0};
   for (int64_t d : dims_of(x, y, false)) extent.gone *= x.shape[static_cast<size_t>(d)];
   if (x.numel() == 0) extent.gone = 0;
   const bool columns = kept.rank > 0 && kept.strides[0][0] == 1 && extent.kept > 1;
@@ -185,6 +186,7 @@ void reduce(const View& x, const View& y, std::string_view op) {
   // A piece is worth a block if each thread of it adds several elements.
   extent.pieces =
       std::clamp<int64_t>(extent.gone / (16 * block.y), 1, std::max<int64_t>(1, room / units));
+  extent.length = (extent.gone + extent.pieces - 1) / extent.pieces;
   auto* out = y.as<typename F::Output>();
   std::shared_ptr<void> partial;
   if (extent.pieces > 1) {
@@ -192,8 +194,9 @@ void reduce(const View& x, const View& y, std::string_view op) {
                        x.device);
   }
   auto* states = static_cast<typename F::State*>(partial.get());
-  cuda::launch_kernel(cuda::grid_for(units * extent.pieces, 1), block, reduce_kernel<F, T>,
-                      static_cast<const T*>(x.data), kept, gone, extent, states, out);
+  const dim3 grid(cuda::grid_for(units, 1).x, static_cast<unsigned>(extent.pieces));
+  cuda::launch_kernel(grid, block, reduce_kernel<F, T>, static_cast<const T*>(x.data), kept, gone,
+                      extent, states, out);
   if (extent.pieces > 1) {
     cuda::launch_kernel(cuda::grid_for(extent.kept, 1), dim3(1, kThreads), finish_kernel<F>, states,
                         kept, extent, out);

@@ -105,8 +105,9 @@ TEST(Counts, MoreThanTwoToThe31ElementsArrive) {
     EXPECT_EQ(std::memcmp(data.window(), window.data(), window.size()), 0);
     EXPECT_EQ(std::memcmp(data.tail(), tail.data(), tail.size()), 0);
   };
+  const std::chrono::seconds timeout(kSanitized ? 240 : 60);  // each page has shadows
   for (const char* transport : {"thread", "tcp"}) {
-    run_ranks(2, broadcast, options_of({transport, ""}));
+    run_ranks(2, broadcast, options_of({transport, ""}, timeout));
   }
 }
 
