@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <string>
 
 #include "../arguments.h"
@@ -110,7 +111,11 @@ int main(int argc, char** argv) {
                              .layers = arguments.number("--layers", 2),
                              .heads = 4});
   nn::DataParallel model(net, group);
-  nn::AdamW optimizer(net->named_parameters(), {.lr = 3e-3, .weight_decay = 0.1});
+  // Each rank keeps its share of AdamW's state.
+  nn::ShardedOptimizer optimizer(
+      std::make_unique<nn::AdamW>(net->named_parameters(),
+                                  nn::AdamWOptions{.lr = 3e-3, .weight_decay = 0.1}),
+      model);
   nn::CosineAnnealingLR schedule(optimizer, {.t_max = steps, .warmup_steps = steps / 10});
   if (group->rank() == 0) {
     std::printf("%lld characters, %lld different ones; %lld parameters\n",
@@ -125,7 +130,7 @@ int main(int argc, char** argv) {
     const Tensor loss = cross_entropy(reshape(logits, {batch * context, -1}), flatten(part.target));
     optimizer.zero_grad();
     loss.backward();
-    nn::clip_grad_norm_(net->parameters(), 1);
+    optimizer.clip_grad_norm(1);
     optimizer.step();
     schedule.step();
     const double mean_loss = nn::all_reduce(loss.detach(), group, comm::ReduceOp::kAvg).item();
@@ -136,6 +141,8 @@ int main(int argc, char** argv) {
     }
   }
   model.check_in_lockstep();
+  std::printf("%.2f MB of AdamW's state are on rank %d\n",
+              static_cast<double>(optimizer.state_bytes()) / 1e6, group->rank());
   if (group->rank() == 0) {
     net->eval();
     std::printf("--\n%s\n", sample(*net, text, context, arguments.number("--sample", 200)).c_str());
