@@ -83,7 +83,7 @@ Tensor Tensor::arange(int64_t end, TensorOptions options) {
   check(end >= 0, "arange", [&] { return str_cat("want an end of 0 and more, got ", end); });
   std::vector<int64_t> values(static_cast<size_t>(end));
   std::iota(values.begin(), values.end(), 0);
-  return from(values, {end}).to(options.dtype);
+  return from(values, {end}).to(options.dtype).to(options.device);
 }
 
 Tensor Tensor::arange(double start, double end, double step, TensorOptions options) {
@@ -100,7 +100,7 @@ Tensor Tensor::arange(double start, double end, double step, TensorOptions optio
         });
   std::vector<double> values(static_cast<size_t>(std::max(count, 0.0)));
   for (size_t i = 0; i < values.size(); ++i) values[i] = start + step * static_cast<double>(i);
-  return from(values, {static_cast<int64_t>(values.size())}).to(options.dtype);
+  return from(values, {static_cast<int64_t>(values.size())}).to(options.dtype).to(options.device);
 }
 
 Tensor Tensor::linspace(double start, double end, int64_t steps, TensorOptions options) {
@@ -113,7 +113,7 @@ Tensor Tensor::linspace(double start, double end, int64_t steps, TensorOptions o
                                          ? start + step * static_cast<double>(i)
                                          : end - step * static_cast<double>(steps - 1 - i);
   }
-  return from(values, {steps}).to(options.dtype);
+  return from(values, {steps}).to(options.dtype).to(options.device);
 }
 
 Tensor Tensor::eye(int64_t rows, int64_t columns, TensorOptions options) {
@@ -194,6 +194,7 @@ R only_value(const Tensor& tensor, std::string_view op) {
   const TensorImpl& impl = tensor.get(op);
   check(tensor.numel() == 1, op,
         [&] { return str_cat("want a tensor of one element, got ", describe(impl)); });
+  if (!impl.storage->device.is_cpu()) return only_value<R>(tensor.detach().to(kCpu), op);
   return visit_dtype(impl.dtype, [&](auto tag) -> R {
     using T = typename decltype(tag)::type;
     const T value = *tensor.data<T>();
@@ -213,7 +214,7 @@ int64_t Tensor::item_i64() const { return only_value<int64_t>(*this, "item_i64")
 template <class T>
 std::vector<T> Tensor::to_vector() const {
   NoGrad no_grad;
-  const Tensor dense = contiguous();
+  const Tensor dense = to(kCpu).contiguous();
   const T* first = dense.data<T>();
   return std::vector<T>(first, first + dense.numel());
 }
@@ -381,6 +382,7 @@ Tensor Tensor::contiguous() const { return lockstep::contiguous(*this); }
 Tensor Tensor::channels_last() const { return lockstep::channels_last(*this); }
 Tensor Tensor::clone() const { return lockstep::clone(*this); }
 Tensor Tensor::to(DType dtype) const { return lockstep::to(*this, dtype); }
+Tensor Tensor::to(Device device) const { return lockstep::to(*this, device); }
 Tensor Tensor::sum() const { return lockstep::sum(*this); }
 Tensor Tensor::mean() const { return lockstep::mean(*this); }
 

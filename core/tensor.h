@@ -190,6 +190,7 @@ class Tensor {
   Tensor channels_last() const;
   Tensor clone() const;
   Tensor to(DType dtype) const;
+  Tensor to(Device device) const;
   Tensor sum() const;
   Tensor mean() const;
 

@@ -90,19 +90,23 @@ void check_output_padding(std::string_view layer, Size2 output_padding, Size2 st
 
 }  // namespace
 
+void ConvModule::register_weights(const Shape& weight_shape, int64_t out_channels, bool with_bias) {
+  weight = initial(weight_shape, weight_shape);
+  register_parameter("weight", weight);
+  if (with_bias) {
+    bias = initial({out_channels}, weight_shape);
+    register_parameter("bias", bias);
+  }
+}
+
 Conv2d::Conv2d(int64_t in_channels, int64_t out_channels, Size2 kernel_size,
                const Conv2dModuleOptions& options)
     : options_(options) {
   check_geometry("Conv2d", {in_channels, out_channels, kernel_size, options.stride, options.padding,
                             options.dilation, options.groups});
-  const Shape shape = {out_channels, in_channels / options.groups, kernel_size.rows,
-                       kernel_size.columns};
-  weight = initial(shape, shape);
-  register_parameter("weight", weight);
-  if (options.bias) {
-    bias = initial({out_channels}, shape);
-    register_parameter("bias", bias);
-  }
+  register_weights(
+      {out_channels, in_channels / options.groups, kernel_size.rows, kernel_size.columns},
+      out_channels, options.bias);
 }
 
 Tensor Conv2d::forward(const Tensor& x) {
@@ -123,13 +127,8 @@ Conv1d::Conv1d(int64_t in_channels, int64_t out_channels, int64_t kernel_size,
     : options_(options) {
   check_geometry("Conv1d", {in_channels, out_channels, kernel_size, options.stride, options.padding,
                             options.dilation, options.groups});
-  const Shape shape = {out_channels, in_channels / options.groups, kernel_size};
-  weight = initial(shape, shape);
-  register_parameter("weight", weight);
-  if (options.bias) {
-    bias = initial({out_channels}, shape);
-    register_parameter("bias", bias);
-  }
+  register_weights({out_channels, in_channels / options.groups, kernel_size}, out_channels,
+                   options.bias);
 }
 
 Tensor Conv1d::forward(const Tensor& x) {
@@ -150,14 +149,9 @@ ConvTranspose2d::ConvTranspose2d(int64_t in_channels, int64_t out_channels, Size
   check_geometry("ConvTranspose2d", {in_channels, out_channels, kernel_size, options.stride,
                                      options.padding, options.dilation, options.groups});
   check_output_padding("ConvTranspose2d", options.output_padding, options.stride, options.dilation);
-  const Shape shape = {in_channels, out_channels / options.groups, kernel_size.rows,
-                       kernel_size.columns};
-  weight = initial(shape, shape);
-  register_parameter("weight", weight);
-  if (options.bias) {
-    bias = initial({out_channels}, shape);
-    register_parameter("bias", bias);
-  }
+  register_weights(
+      {in_channels, out_channels / options.groups, kernel_size.rows, kernel_size.columns},
+      out_channels, options.bias);
 }
 
 Tensor ConvTranspose2d::forward(const Tensor& x) {
@@ -180,13 +174,8 @@ ConvTranspose1d::ConvTranspose1d(int64_t in_channels, int64_t out_channels, int6
   check_geometry("ConvTranspose1d", {in_channels, out_channels, kernel_size, options.stride,
                                      options.padding, options.dilation, options.groups});
   check_output_padding("ConvTranspose1d", options.output_padding, options.stride, options.dilation);
-  const Shape shape = {in_channels, out_channels / options.groups, kernel_size};
-  weight = initial(shape, shape);
-  register_parameter("weight", weight);
-  if (options.bias) {
-    bias = initial({out_channels}, shape);
-    register_parameter("bias", bias);
-  }
+  register_weights({in_channels, out_channels / options.groups, kernel_size}, out_channels,
+                   options.bias);
 }
 
 Tensor ConvTranspose1d::forward(const Tensor& x) {

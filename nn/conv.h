@@ -8,6 +8,17 @@
 
 namespace lockstep::nn {
 
+// The parameters that each layer of this file has.
+class ConvModule : public Module {
+ public:
+  Tensor weight;
+  Tensor bias;  // undefined without one
+
+ protected:
+  // From U(-b, b), b = 1 / sqrt(fan_in of the weight).
+  void register_weights(const Shape& weight_shape, int64_t out_channels, bool with_bias);
+};
+
 struct Conv2dModuleOptions {
   Size2 stride = 1;
   Size2 padding = 0;
@@ -20,7 +31,7 @@ struct Conv2dModuleOptions {
 // columns) and bias (out_channels), which start from U(-b, b), b = 1 / sqrt(fan_in):
 //
 //   Conv2d(3, 16, 3, {.stride = 2, .padding = 1, .bias = false})
-class Conv2d : public Module {
+class Conv2d : public ConvModule {
  public:
   // Throws Error(kInvalidArgument) unless groups divides both channel counts, the sizes are 1 and
   // more, and the padding 0 and more.
@@ -29,9 +40,6 @@ class Conv2d : public Module {
 
   Tensor forward(const Tensor& x) override;
   std::string extra_repr() const override;
-
-  Tensor weight;
-  Tensor bias;  // undefined without one
 
  private:
   Conv2dModuleOptions options_;
@@ -47,16 +55,13 @@ struct Conv1dModuleOptions {
 
 // conv1d() of x (N, in_channels, L) with weight (out_channels, in_channels / groups, size) and bias
 // (out_channels), which start as those of Conv2d and are checked as they are.
-class Conv1d : public Module {
+class Conv1d : public ConvModule {
  public:
   Conv1d(int64_t in_channels, int64_t out_channels, int64_t kernel_size,
          const Conv1dModuleOptions& options = {});
 
   Tensor forward(const Tensor& x) override;
   std::string extra_repr() const override;
-
-  Tensor weight;
-  Tensor bias;  // undefined without one
 
  private:
   Conv1dModuleOptions options_;
@@ -74,16 +79,13 @@ struct ConvTranspose2dModuleOptions {
 // conv_transpose2d() of x (N, in_channels, H, W) with weight (in_channels, out_channels / groups,
 // rows, columns) and bias (out_channels), which start from U(-b, b), b = 1 / sqrt(fan_in), with the
 // fan of PyTorch: out_channels / groups rows columns. Checked as Conv2d.
-class ConvTranspose2d : public Module {
+class ConvTranspose2d : public ConvModule {
  public:
   ConvTranspose2d(int64_t in_channels, int64_t out_channels, Size2 kernel_size,
                   const ConvTranspose2dModuleOptions& options = {});
 
   Tensor forward(const Tensor& x) override;
   std::string extra_repr() const override;
-
-  Tensor weight;
-  Tensor bias;  // undefined without one
 
  private:
   ConvTranspose2dModuleOptions options_;
@@ -100,16 +102,13 @@ struct ConvTranspose1dModuleOptions {
 
 // conv_transpose1d() of x (N, in_channels, L) with weight (in_channels, out_channels / groups,
 // size) and bias (out_channels), as ConvTranspose2d.
-class ConvTranspose1d : public Module {
+class ConvTranspose1d : public ConvModule {
  public:
   ConvTranspose1d(int64_t in_channels, int64_t out_channels, int64_t kernel_size,
                   const ConvTranspose1dModuleOptions& options = {});
 
   Tensor forward(const Tensor& x) override;
   std::string extra_repr() const override;
-
-  Tensor weight;
-  Tensor bias;  // undefined without one
 
  private:
   ConvTranspose1dModuleOptions options_;

@@ -1,5 +1,6 @@
-# Looks for CUDA and what belongs to it. This version of Lockstep has kernels for the CPU alone, so
-# what is found is reported and not used.
+# Looks for CUDA and what belongs to it, and sets LOCKSTEP_WITH_CUDA where kernels/cuda/ is built: with
+# nvcc, for CUDA devices 8.0 and 9.0 and, as PTX, for what comes after (CMAKE_CUDA_ARCHITECTURES).
+# What is built runs on machines without a driver too; it sees no devices there.
 # EMULATED is for tests: kernels/cuda/ is compiled as C++ against the emulator of tests/simt/.
 set(LOCKSTEP_CUDA AUTO CACHE STRING "Build for CUDA: AUTO (where there is a toolkit), ON, OFF or EMULATED")
 set_property(CACHE LOCKSTEP_CUDA PROPERTY STRINGS AUTO ON OFF EMULATED)
@@ -50,10 +51,32 @@ else()
   set(LOCKSTEP_CUDA_FOUND "nothing")
 endif()
 
-if(LOCKSTEP_CUDA STREQUAL "ON")
-  message(FATAL_ERROR "LOCKSTEP_CUDA=ON: this version of Lockstep has no CUDA kernels (found of "
-                      "CUDA: ${LOCKSTEP_CUDA_FOUND}). Configure with LOCKSTEP_CUDA=AUTO or OFF to "
-                      "build for the CPU.")
+if(NOT CUDAToolkit_NVCC_EXECUTABLE)
+  if(LOCKSTEP_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "LOCKSTEP_CUDA=ON: there is no nvcc (found of CUDA: ${LOCKSTEP_CUDA_FOUND}). "
+                        "Install CUDA's toolkit, or name its folder in CUDAToolkit_ROOT; with AUTO "
+                        "or OFF Lockstep is built for the CPU.")
+  endif()
+  message(STATUS "Found of CUDA: ${LOCKSTEP_CUDA_FOUND}. Without nvcc Lockstep is built for the CPU alone.")
+  return()
 endif()
-message(STATUS "Found of CUDA: ${LOCKSTEP_CUDA_FOUND}. This version of Lockstep computes on the "
-               "CPU alone.")
+message(STATUS "Found of CUDA: ${LOCKSTEP_CUDA_FOUND}. Kernels for CUDA are built "
+               "(LOCKSTEP_CUDA=OFF leaves them out).")
+set(LOCKSTEP_WITH_CUDA ON)
+string(APPEND LOCKSTEP_FIND_DEPENDENCIES "find_dependency(CUDAToolkit)\n")
+if(NOT CMAKE_CUDA_ARCHITECTURES)
+  set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 90-virtual)
+endif()
+if(NOT CMAKE_CUDA_COMPILER)
+  set(CMAKE_CUDA_COMPILER ${CUDAToolkit_NVCC_EXECUTABLE})
+endif()
+# What ptxas says of each kernel stays beside its object, for tests/cuda/.
+set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_CURRENT_LIST_DIR}/keep_ptxas_report.sh
+                                 ${CMAKE_CXX_COMPILER_LAUNCHER})
+enable_language(CUDA)
+# CMake before 3.26 does not know that this nvcc has C++20.
+if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
+  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+  set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+  list(APPEND CMAKE_CUDA_COMPILE_FEATURES cuda_std_20)
+endif()

@@ -6,6 +6,7 @@
 #include "lockstep/kernels/copy.h"
 #include "lockstep/kernels/launch.h"
 #include "lockstep/kernels/text.h"
+#include "lockstep/kernels/transfer.h"
 
 namespace lockstep {
 namespace {
@@ -299,6 +300,19 @@ Tensor to(const Tensor& x, DType dtype) {
   if (!is_floating(dtype)) return out;
   return record("to", out, {x},
                 [from = x.dtype()](const Tensor& g) { return Tensors{to(g, from)}; });
+}
+
+Tensor to(const Tensor& x, Device device) {
+  if (x.device() == device) return x;
+  require_device(device, "to");
+  Tensor out = Tensor::empty(x.shape(), {x.dtype(), device});
+  {
+    NoGrad no_grad;
+    const Tensor dense = contiguous(x);
+    transfer(dense.view(), out.view());
+  }
+  return record("to", out, {x},
+                [from = x.device()](const Tensor& g) { return Tensors{to(g, from)}; });
 }
 
 }  // namespace lockstep

@@ -43,5 +43,8 @@ Tensor contiguous(const Tensor& x);     // x itself where it is
 Tensor channels_last(const Tensor& x);  // likewise, for (N, C, H, W)
 Tensor clone(const Tensor& x);          // keeps a dense memory order
 Tensor to(const Tensor& x, DType dtype);
+// x itself where it is on `device`, else a contiguous copy there. Throws Error(kDevice) for one
+// that this build or machine does not have.
+Tensor to(const Tensor& x, Device device);
 
 }  // namespace lockstep
