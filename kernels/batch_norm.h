@@ -14,11 +14,14 @@ namespace lockstep::kernels {
 // block (Chan, Golub and LeVeque, 1979). Zeros where there are no elements.
 struct BatchNormStats {
   static void cpu(const View& x, const View& mean, const View& m2);
+  static void cuda(const View& x, const View& mean, const View& m2);
 };
 
 // y = (x - mean) * invstd * weight + bias.
 struct BatchNormApply {
   static void cpu(const View& x, const View& mean, const View& invstd, const View* weight,
+                  const View* bias, const View& y);
+  static void cuda(const View& x, const View& mean, const View& invstd, const View* weight,
                   const View* bias, const View& y);
 };
 
@@ -27,6 +30,8 @@ struct BatchNormApply {
 struct BatchNormBackwardReduce {
   static void cpu(const View& g, const View& x, const View& mean, const View& invstd,
                   const View& sum_g, const View& sum_g_xhat);
+  static void cuda(const View& g, const View& x, const View& mean, const View& invstd,
+                  const View& sum_g, const View& sum_g_xhat);
 };
 
 // gx = weight * invstd * (g - sum_g / count - xhat * sum_g_xhat / count), which is the derivative
@@ -34,6 +39,9 @@ struct BatchNormBackwardReduce {
 // ranks together. With zero sums it is the gradient under fixed statistics.
 struct BatchNormBackwardApply {
   static void cpu(const View& g, const View& x, const View& mean, const View& invstd,
+                  const View* weight, const View& sum_g, const View& sum_g_xhat, int64_t count,
+                  const View& gx);
+  static void cuda(const View& g, const View& x, const View& mean, const View& invstd,
                   const View* weight, const View& sum_g, const View& sum_g_xhat, int64_t count,
                   const View& gx);
 };

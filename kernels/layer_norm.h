@@ -14,12 +14,16 @@ namespace lockstep::kernels {
 struct LayerNorm {
   static void cpu(const View& x, const View* weight, const View* bias, double eps, const View& y,
                   const View& mean, const View& rstd);
+  static void cuda(const View& x, const View* weight, const View* bias, double eps, const View& y,
+                  const View& mean, const View& rstd);
 };
 
 // The gradients of LayerNorm for g, that of y: gx in x's shape, and gweight and gbias, sums over
 // the rows in an order that depends on the shape alone. Any of the three may be null.
 struct LayerNormBackward {
   static void cpu(const View& g, const View& x, const View& mean, const View& rstd,
+                  const View* weight, const View* gx, const View* gweight, const View* gbias);
+  static void cuda(const View& g, const View& x, const View& mean, const View& rstd,
                   const View* weight, const View* gx, const View* gweight, const View* gbias);
 };
 

@@ -18,14 +18,9 @@ namespace {
 using cuda::block_reduce;
 using cuda::Indexer;
 using cuda::kThreads;
+using cuda::Plus;
 using cuda::Wide;
 
-struct Plus {
-  template <class T>
-  __device__ T operator()(T a, T b) const {
-    return a + b;
-  }
-};
 // A NaN need not be kept: it comes back from exp.
 struct Larger {
   template <class T>
