@@ -22,7 +22,7 @@ struct BatchNormApply {
   static void cpu(const View& x, const View& mean, const View& invstd, const View* weight,
                   const View* bias, const View& y);
   static void cuda(const View& x, const View& mean, const View& invstd, const View* weight,
-                  const View* bias, const View& y);
+                   const View* bias, const View& y);
 };
 
 // Per channel: sum_g = sum(g) (the bias's gradient) and sum_g_xhat = sum(g * xhat) (the weight's),
@@ -31,7 +31,7 @@ struct BatchNormBackwardReduce {
   static void cpu(const View& g, const View& x, const View& mean, const View& invstd,
                   const View& sum_g, const View& sum_g_xhat);
   static void cuda(const View& g, const View& x, const View& mean, const View& invstd,
-                  const View& sum_g, const View& sum_g_xhat);
+                   const View& sum_g, const View& sum_g_xhat);
 };
 
 // gx = weight * invstd * (g - sum_g / count - xhat * sum_g_xhat / count), which is the derivative
@@ -42,8 +42,8 @@ struct BatchNormBackwardApply {
                   const View* weight, const View& sum_g, const View& sum_g_xhat, int64_t count,
                   const View& gx);
   static void cuda(const View& g, const View& x, const View& mean, const View& invstd,
-                  const View* weight, const View& sum_g, const View& sum_g_xhat, int64_t count,
-                  const View& gx);
+                   const View* weight, const View& sum_g, const View& sum_g_xhat, int64_t count,
+                   const View& gx);
 };
 
 }  // namespace lockstep::kernels

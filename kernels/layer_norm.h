@@ -15,7 +15,7 @@ struct LayerNorm {
   static void cpu(const View& x, const View* weight, const View* bias, double eps, const View& y,
                   const View& mean, const View& rstd);
   static void cuda(const View& x, const View* weight, const View* bias, double eps, const View& y,
-                  const View& mean, const View& rstd);
+                   const View& mean, const View& rstd);
 };
 
 // The gradients of LayerNorm for g, that of y: gx in x's shape, and gweight and gbias, sums over
@@ -24,7 +24,7 @@ struct LayerNormBackward {
   static void cpu(const View& g, const View& x, const View& mean, const View& rstd,
                   const View* weight, const View* gx, const View* gweight, const View* gbias);
   static void cuda(const View& g, const View& x, const View& mean, const View& rstd,
-                  const View* weight, const View* gx, const View* gweight, const View* gbias);
+                   const View* weight, const View* gx, const View* gweight, const View* gbias);
 };
 
 }  // namespace lockstep::kernels

@@ -4,7 +4,6 @@
 // them again.
 #include "lockstep/kernels/batch_norm.h"
 
-#include "lockstep/kernels/cpu/staged.h"
 #include "lockstep/kernels/cuda/elementwise.cuh"
 #include "lockstep/kernels/cuda/lanes.cuh"
 #include "lockstep/kernels/cuda/reduce.cuh"
@@ -30,7 +29,7 @@ View along_channels(const View& vector, const View& x) {
 // All dimensions of x but the channels, from the largest stride to the smallest.
 Shape reduced_dims(const View& x) {
   Shape out = memory_order(x);
-  std::erase(out, 1);
+  out.erase(std::remove(out.begin(), out.end(), 1), out.end());
   return out;
 }
 
@@ -181,8 +180,7 @@ __global__ void __launch_bounds__(kThreads, cuda::kBlocks)
     for (int j = 0; j < n; ++j) {
       C element[Body::kInputs];
       for (int k = 0; k < Body::kInputs; ++k) element[k] = static_cast<C>(values[k].at[j]);
-      result.at[j] =
-          static_cast<T>(body.run(element, at.at[Body::kInputs + 1] + j * channel_step));
+      result.at[j] = static_cast<T>(body.run(element, at.at[Body::kInputs + 1] + j * channel_step));
     }
     *reinterpret_cast<Pack<T, n>*>(out + at.at[Body::kInputs]) = result;
   }
@@ -220,8 +218,7 @@ void over_channels(const Body& body, const View& out, const Views&... inputs) {
 void BatchNormStats::cuda(const View& x, const View& mean, const View& m2) {
   visit_floating(x.dtype, "batch_norm", [&](auto tag) {
     using T = typename decltype(tag)::type;
-    const StatsFold<T> fold = {static_cast<const T*>(x.data), mean.as<Wide<T>>(),
-                               m2.as<Wide<T>>()};
+    const StatsFold<T> fold = {static_cast<const T*>(x.data), mean.as<Wide<T>>(), m2.as<Wide<T>>()};
     reduce_to_channels(fold, {&x, &mean, &m2});
   });
 }

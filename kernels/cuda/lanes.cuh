@@ -20,8 +20,8 @@ class Lanes {
       return;
     }
     memory_ = allocate(static_cast<size_t>(view->numel()) * size_of(dtype), view->device);
-    kernels::Copy::cuda(*view, {memory_.get(), dtype, view->device, view->shape,
-                                contiguous_strides(view->shape)});
+    kernels::Copy::cuda(
+        *view, {memory_.get(), dtype, view->device, view->shape, contiguous_strides(view->shape)});
     data_ = memory_.get();
   }
 

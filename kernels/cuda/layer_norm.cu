@@ -2,7 +2,6 @@
 // it. The gradients of weight and bias are reductions over the rows.
 #include "lockstep/kernels/layer_norm.h"
 
-#include "lockstep/kernels/cpu/staged.h"
 #include "lockstep/kernels/cuda/lanes.cuh"
 #include "lockstep/kernels/cuda/reduce.cuh"
 #include "lockstep/kernels/vector_math.h"

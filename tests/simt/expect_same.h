@@ -21,8 +21,9 @@ inline std::string said(const F& call) {
 }
 
 inline constexpr Device kDevice = {DeviceType::kCuda, 0};
-inline constexpr DType kDTypes[] = {DType::kF32, DType::kF64, DType::kF16,  DType::kBF16, DType::kI64,
-                             DType::kI32, DType::kU8,  DType::kBool, DType::kI8};
+inline constexpr DType kDTypes[] = {DType::kF32,  DType::kF64,  DType::kF16,
+                                    DType::kBF16, DType::kI64,  DType::kI32,
+                                    DType::kU8,   DType::kBool, DType::kI8};
 
 // Bytes from the first element to the end of the last.
 inline size_t extent(const View& x) {
@@ -50,9 +51,10 @@ using Views = std::vector<View>;
 // Runs `call` with views on the CPU and on the device, and compares arrays from `first_output` on:
 // within `steps` of the dtype, and what sums of `terms` numbers about 1 may differ by, which are
 // taken in f32 or f64.
-inline void expect_same(const std::string& what, const std::vector<Array>& arrays, size_t first_output,
-                 double steps, const std::function<void(const Views&)>& call, int schedules = 1,
-                 int64_t terms = 0) {
+inline void expect_same(const std::string& what, const std::vector<Array>& arrays,
+                        size_t first_output, double steps,
+                        const std::function<void(const Views&)>& call, int schedules = 1,
+                        int64_t terms = 0) {
   const auto views = [](const std::vector<Array>& list) {
     Views out;
     for (const Array& a : list) out.push_back(a.view);
