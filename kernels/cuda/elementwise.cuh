@@ -28,9 +28,6 @@ constexpr int pack_size() {
   }(static_cast<typename Body::Inputs*>(nullptr));
 }
 
-// Without a number of blocks ptxas spills rather than give a thread more than 48 registers.
-inline constexpr unsigned kBlocks = 3;
-
 template <int kInputs>
 struct Pointers {
   const void* in[kInputs] = {};

@@ -37,6 +37,8 @@ unsigned full_grid();
 inline constexpr unsigned kWarp = 32;
 inline constexpr unsigned kAllLanes = 0xffffffffu;
 inline constexpr unsigned kThreads = 256;
+// Without a number of blocks ptxas spills rather than give a thread more than 48 registers.
+inline constexpr unsigned kBlocks = 3;
 
 // Puts kernel(arguments...) on the current device's stream.
 template <class... Parameters, class... Arguments>

@@ -49,7 +49,7 @@ __device__ typename Fold::State fold_rows(typename Fold::State state) {
 
 // partial[result * pieces + piece], or the result itself where there is one piece.
 template <class Fold>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kBlocks)
     reduce_kernel(Fold fold, Indexer<Fold::kOperands> kept, Indexer<Fold::kInputs> gone,
                   Extent extent, typename Fold::State* partial) {
   const int64_t piece = blockIdx.y;
