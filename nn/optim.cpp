@@ -73,7 +73,9 @@ void Optimizer::append_group(NamedTensors parameters, NamedNumbers options) {
     tensors.emplace(parameter.impl().get(), name);
   }
   Group group{std::move(options), {}};
-  for (auto& [name, parameter] : parameters) {
+  for (auto& entry : parameters) {
+    const std::string& name = entry.first;
+    Tensor& parameter = entry.second;
     check(!name.empty() && names.insert(name).second, "add_group",
           [&] { return absl::StrCat("the name '", name, "' is empty or comes twice"); });
     check(parameter.defined() && parameter.is_leaf() && is_floating(parameter.dtype()), "add_group",

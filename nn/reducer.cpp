@@ -17,7 +17,9 @@ namespace lockstep::nn {
 Reducer::Reducer(NamedTensors parameters, std::shared_ptr<comm::Communicator> group,
                  const ReducerOptions& options)
     : parent_(std::move(group)), group_(parent_->duplicate()), options_(options) {
-  for (auto& [path, parameter] : parameters) {
+  for (const auto& entry : parameters) {
+    const std::string& path = entry.first;
+    const Tensor& parameter = entry.second;
     check(parameter.is_contiguous(), "DataParallel", [&] {
       return str_cat("want contiguous parameters, but '", path, "' has shape ",
                      to_string(parameter.shape()), " and strides ", to_string(parameter.strides()));
