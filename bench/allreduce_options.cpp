@@ -73,9 +73,10 @@ std::string usage() {
          "  -f FACTOR         from size to size (2)\n"
          "  -i BYTES          add this from size to size instead\n"
          "  -d, -t TYPES      f32 f64 f16 bf16 i64 i32 u8 bool i8, with commas, or all (f32)\n"
-         "  -o OPS            sum avg min max prod, with commas, or all (sum)\n"
+         "  -o OPS            sum avg min max prod and or, with commas, or all (sum)\n"
          "  -w COUNT          collectives before the timed ones (5)\n"
          "  -c 0|1            check every element of every rank (1)\n"
+         "  -R 0|1            in place: plain memory, or that of Communicator::allocate() (1)\n"
          "  --iters COUNT     timed collectives of each size (as many as the size allows)\n"
          "  --transport NAME  thread, shm, tcp or mixed\n"
          "  --algo NAME       ring, two_shot or one_shot\n"
@@ -94,7 +95,8 @@ AllReduceOptions parse_options(int argc, char** argv) {
     }
     constexpr std::string_view kKnown[] = {"-n",      "-b",          "-e",     "-f",     "-i",
                                            "-d",      "-t",          "-o",     "-w",     "-c",
-                                           "--iters", "--transport", "--algo", "--json", "--tune"};
+                                           "-R",      "--iters",     "--transport",
+                                           "--algo",  "--json",      "--tune"};
     bool known = false;
     for (const std::string_view one : kKnown) known = known || one == name;
     check(known, kOp, [&] { return "there is no option " + name + "; -h lists them"; });
@@ -107,6 +109,7 @@ AllReduceOptions parse_options(int argc, char** argv) {
     if (name == "-f") options.step_factor = parse_number(value, name, 2, 1 << 20);
     if (name == "-w") options.warmup = parse_number(value, name, 0, 1 << 20);
     if (name == "-c") options.check = parse_number(value, name, 0, 1) == 1;
+    if (name == "-R") options.registered = parse_number(value, name, 0, 1) == 1;
     if (name == "--iters") options.iterations = parse_number(value, name, 1, 1 << 24);
     if (name == "--transport") options.transport = value;
     if (name == "--algo") options.algorithm = value;

@@ -19,6 +19,7 @@ struct AllReduceOptions {
   int64_t iterations = 0;   // --iters; 0: as many as the size allows, up to 2000
   int64_t warmup = 5;       // -w
   bool check = true;        // -c
+  bool registered = true;   // -R; memory of Communicator::allocate() in place, else plain memory
   std::vector<lockstep::DType> dtypes = {lockstep::DType::kF32};                 // -d or -t
   std::vector<lockstep::comm::ReduceOp> ops = {lockstep::comm::ReduceOp::kSum};  // -o
   std::string transport;                                                         // --transport

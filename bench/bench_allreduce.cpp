@@ -2,7 +2,7 @@
 // right? The options and columns are those of nccl-tests' all_reduce_perf.
 //
 // The time of a collective is its slowest rank's. Out of place, send and recv are plain memory; in
-// place is memory of Communicator::allocate(), as gradient buckets are.
+// place is memory of Communicator::allocate(), as gradient buckets are, unless -R 0.
 
 #include <algorithm>
 #include <chrono>
@@ -103,7 +103,8 @@ void print_header(const Communicator& comm, const AllReduceOptions& options) {
               options.algorithm.empty() ? "" : ", algorithm ", options.algorithm.c_str(),
               static_cast<long long>(options.warmup),
               options.check ? "every element checked" : "nothing checked");
-  std::printf("# out of place: plain memory; in place: memory of Communicator::allocate()\n");
+  std::printf("# out of place: plain memory; in place: %s\n",
+              options.registered ? "memory of Communicator::allocate()" : "plain memory");
   std::printf("# time is the median of the slowest rank's, p99 likewise; GB are 1e9 bytes\n");
   std::printf("# %%limit: in-place busbw over %s, in this run\n",
               uses_sockets(comm) ? "that of plain sockets that move as many bytes"
@@ -150,7 +151,9 @@ int run(Communicator& comm, const AllReduceOptions& options) {
   if (speaks) print_header(comm, options);
   const auto plain_send = std::make_unique<char[]>(options.end_bytes + 64);
   const auto plain_recv = std::make_unique<char[]>(options.end_bytes + 64);
-  const std::shared_ptr<void> registered = comm.allocate(options.end_bytes + 64);
+  const std::shared_ptr<void> registered =
+      options.registered ? comm.allocate(options.end_bytes + 64) : nullptr;
+  void* const in_place = options.registered ? registered.get() : plain_recv.get();
   for (const DType dtype : options.dtypes) {
     const auto element = static_cast<int64_t>(lockstep::size_of(dtype));
     for (const ReduceOp op : options.ops) {
@@ -163,8 +166,7 @@ int run(Communicator& comm, const AllReduceOptions& options) {
         if (count == 0 && size != 0) continue;
         const Result out =
             measure(comm, options, plain_send.get(), plain_recv.get(), count, dtype, op);
-        const Result in =
-            measure(comm, options, registered.get(), registered.get(), count, dtype, op);
+        const Result in = measure(comm, options, in_place, in_place, count, dtype, op);
         const auto limit = uses_sockets(comm) ? bench::socket_limit(comm, bytes)
                                               : bench::memory_limit(count, dtype, op, ranks);
         const Timing best =
@@ -207,6 +209,7 @@ int run(Communicator& comm, const AllReduceOptions& options) {
                            {"algorithm", options.algorithm},
                            {"warmup", options.warmup},
                            {"checked", options.check},
+                           {"registered", options.registered},
                            {"wrong", wrong},
                            {"rows", rows}}
                 .dump(2)

@@ -35,6 +35,9 @@ class Sum {
   bool owned_ = false;  // value_ is a sum made here, which nobody else holds
 };
 
+// A tensor's hooks, of which most have one, while they run.
+using HookList = absl::InlinedVector<TensorImpl::Hook, 2>;
+
 // Whether a gradient that has reached one of the inputs goes on to what that was computed from.
 enum class Below { kFollow, kStop };
 
@@ -217,7 +220,7 @@ void Run::visit(Node& node) {
   Tensor gradient = sums_[&node].take();
   if (stops_at(node)) return give(&node, gradient);
   if (gradient.defined()) {
-    const std::vector<TensorImpl::Hook> hooks = node.hooks;  // a hook may change the list
+    const HookList hooks(node.hooks.begin(), node.hooks.end());  // a hook may change the list
     for (const auto& hook : hooks) {
       if (Tensor changed = hook.on_gradient(gradient); changed.defined()) {
         gradient = first_gradient(gradient, changed, 0);
@@ -283,7 +286,7 @@ void Run::finish(Leaf& leaf) {
   if (!gradient.defined()) return;
   if (below_ == Below::kStop) return give(leaf.impl.get(), gradient);
   // Hooks may add or remove hooks, so the list is copied.
-  const std::vector<TensorImpl::Hook> hooks = leaf.impl->hooks;
+  const HookList hooks(leaf.impl->hooks.begin(), leaf.impl->hooks.end());
   for (const auto& hook : hooks) {
     if (hook.on_gradient == nullptr) continue;
     if (Tensor changed = hook.on_gradient(gradient); changed.defined()) {

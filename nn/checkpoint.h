@@ -117,6 +117,10 @@ struct CheckpointOptions {
   // Each rank writes a file with its share of the values, all at once. `folder` is one that all
   // ranks share. Loads at any number of ranks.
   bool sharded = false;
+  // Whether the save waits until everything is on the disk. Without it a save is as fast as memory,
+  // and the end of a process still loses nothing; when the machine fails, checkpoints of its last
+  // seconds may be damaged, and load_latest goes back to one that is whole.
+  bool sync_files = true;
   // Gets what went wrong after the checkpoint was safe. By default it is printed to stderr.
   std::function<void(const std::string&)> warn = {};
   // For tests; null: the real one.
@@ -124,7 +128,7 @@ struct CheckpointOptions {
 };
 
 // Collective over options.group. Writes `folder`/step-00000123 for step 123, and returns on every
-// rank once it is durable: files, names and folders are synced. Until then the folder holds what it
+// rank once it is durable: files, names and folders are synced, unless options say not to. Until then the folder holds what it
 // held before, whatever happens; a reader sees the old checkpoints or the new one, never a part.
 //
 // Throws on every rank, the same error: Error(kIo) where the disk fails or is full, or another job

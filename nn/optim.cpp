@@ -73,7 +73,9 @@ void Optimizer::append_group(NamedTensors parameters, NamedNumbers options) {
     tensors.emplace(parameter.impl().get(), name);
   }
   Group group{std::move(options), {}};
-  for (auto& [name, parameter] : parameters) {
+  for (auto& entry : parameters) {
+    const std::string& name = entry.first;
+    Tensor& parameter = entry.second;
     check(!name.empty() && names.insert(name).second, "add_group",
           [&] { return absl::StrCat("the name '", name, "' is empty or comes twice"); });
     check(parameter.defined() && parameter.is_leaf() && is_floating(parameter.dtype()), "add_group",
@@ -88,9 +90,9 @@ void Optimizer::append_group(NamedTensors parameters, NamedNumbers options) {
                           parameters.front().second.device().name(), " and ",
                           parameter.device().name(), " for '", name, "'");
     });
-    const auto [other, is_new] = tensors.emplace(parameter.impl().get(), name);
-    check(is_new, "add_group", [&] {
-      return absl::StrCat("'", name, "' is the same tensor as '", other->second,
+    const auto known = tensors.emplace(parameter.impl().get(), name);
+    check(known.second, "add_group", [&] {
+      return absl::StrCat("'", name, "' is the same tensor as '", known.first->second,
                           "', which would be stepped twice");
     });
     group.entries.push_back({name, parameter, std::vector<Tensor>(state_kinds().size())});

@@ -17,7 +17,9 @@ namespace lockstep::nn {
 Reducer::Reducer(NamedTensors parameters, std::shared_ptr<comm::Communicator> group,
                  const ReducerOptions& options)
     : parent_(std::move(group)), group_(parent_->duplicate()), options_(options) {
-  for (auto& [path, parameter] : parameters) {
+  for (const auto& entry : parameters) {
+    const std::string& path = entry.first;
+    const Tensor& parameter = entry.second;
     check(parameter.is_contiguous(), "DataParallel", [&] {
       return str_cat("want contiguous parameters, but '", path, "' has shape ",
                      to_string(parameter.shape()), " and strides ", to_string(parameter.strides()));
@@ -118,6 +120,7 @@ void Reducer::lay_out(const std::vector<size_t>& order) {
       Slot& slot = slots_[i];
       const int64_t count = slot.parameter.numel();
       slot.view = reshape(narrow(bucket.grad.data, 0, offset, count), slot.parameter.shape());
+      slot.bytes = static_cast<size_t>(slot.view.nbytes());
       bucket.grad.gradients.push_back(slot.view);
       bucket.grad.names.push_back(slot.name);
       offset += count;
@@ -231,7 +234,7 @@ void Reducer::give_up() noexcept {
 
 void Reducer::on_accumulated(size_t i) {
   Slot& slot = slots_[i];
-  if (!slot.dirty && slot.parameter.grad().is_same(slot.view)) {
+  if (!slot.dirty && slot.parameter.impl()->grad.is_same(slot.view)) {
     buckets_[slot.bucket].grad.carried = true;
   }
   slot.dirty = true;
@@ -247,9 +250,10 @@ void Reducer::on_accumulated(size_t i) {
   launch_complete_buckets();
 }
 
-// Moves the gradient into its bucket and lets grad() name that place.
+// Moves the gradient into its bucket and lets grad() name that place. Runs for each parameter in
+// each step, so nothing is looked up or copied here but the gradient.
 void Reducer::place(Slot& slot) {
-  const Tensor gradient = slot.parameter.grad();
+  const Tensor& gradient = slot.parameter.impl()->grad;
   if (gradient.is_same(slot.view)) return;
   check(!gradient.requires_grad() || hook_ == nullptr || hook_->leaves_all(), "DataParallel", [&] {
     return str_cat(
@@ -257,10 +261,10 @@ void Reducer::place(Slot& slot) {
         "' has a graph (create_graph), but gradients are scattered over the ranks, which "
         "cannot be differentiated");
   });
-  const timeline::Span span(timeline::kind::kCopy, "into bucket", slot.view.nbytes());
+  const timeline::Span span(timeline::kind::kCopy, "into bucket",
+                            static_cast<int64_t>(slot.bytes));
   if (gradient.is_contiguous() && slot.view.device() == kCpu) {
-    std::memcpy(slot.view.view().data, gradient.view().data,
-                static_cast<size_t>(slot.view.nbytes()));
+    std::memcpy(slot.view.impl()->data(), gradient.impl()->data(), slot.bytes);
   } else {
     NoGrad no_grad;
     slot.view.copy_(gradient.detach());
@@ -268,9 +272,12 @@ void Reducer::place(Slot& slot) {
   if (gradient.requires_grad()) {
     slot.recorded = gradient;
   } else {
-    slot.parameter.set_grad(slot.view);
+    show(slot);
   }
 }
+
+// The view has the parameter's shape, which set_grad() would look at again.
+void Reducer::show(Slot& slot) { slot.parameter.impl()->grad = slot.view; }
 
 // None goes out before the buckets have their final layout: the order in which an element is summed
 // depends on its place, and a run that is resumed must give the bits of one that never stopped.
@@ -286,7 +293,7 @@ void Reducer::launch(Bucket& bucket) {
     Slot& slot = slots_[i];
     slot.hidden = true;
     slot.present = slot.parameter.has_grad();
-    slot.parameter.clear_grad();
+    slot.parameter.impl()->grad = Tensor();
   }
   bucket.hook = hook_;
   if (bucket.hook != nullptr) return bucket.hook->start(bucket.grad, *group_);
@@ -346,7 +353,7 @@ void Reducer::finish() {
       // averaged over all of them.
       slot.parameter.set_grad(average_recorded(slot.recorded, slot.view.clone(), group_));
     } else {
-      slot.parameter.set_grad(slot.view);
+      show(slot);
     }
   }
 }

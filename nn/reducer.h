@@ -93,6 +93,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
     std::optional<int64_t> discard_hook;
     size_t bucket = 0;
     Tensor view;           // the parameter's part of its bucket, in the parameter's shape
+    size_t bytes = 0;      // of the view
     int expected = 1;      // gradients in one backward
     int arrived = 0;       // in this backward
     bool dirty = false;    // accumulated since the last reduction
@@ -113,6 +114,8 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void on_accumulated(size_t slot);
   void count_local();
   void place(Slot& slot);
+  // Lets grad() name the parameter's place in its bucket.
+  static void show(Slot& slot);
   void launch_complete_buckets();
   void launch(Bucket& bucket);
   void complete(Bucket& bucket);

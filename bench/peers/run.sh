@@ -61,6 +61,8 @@ round=0
 while [ "$round" -lt "$rounds" ]; do
   "$build/bin/bench_allreduce" -n "$ranks" -b "$first" -e "$last" -f "$factor" -c 1 \
     --transport shm --json "$out/shm.$round.json" >"$out/shm.log"
+  "$build/bin/bench_allreduce" -n "$ranks" -b "$first" -e "$last" -f "$factor" -c 1 -R 0 \
+    --transport shm --json "$out/plain.$round.json" >"$out/plain.log"
   "$build/bin/bench_allreduce" -n "$ranks" -b "$first" -e "$last" -f "$factor" -c 1 \
     --transport tcp --json "$out/tcp.$round.json" >"$out/tcp.log"
   [ -z "$mpi" ] || mpirun --oversubscribe -n "$ranks" "$out/mpi_allreduce" "$first" "$last" "$factor" \

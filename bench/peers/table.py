@@ -32,7 +32,7 @@ def from_text(folder, name):
 def read_columns(folder):
     columns = [
         ("shm, registered", from_json(folder, "shm", lambda row: row["in_place"]["time_us"])),
-        ("shm, plain", from_json(folder, "shm", lambda row: row["out_of_place"]["time_us"])),
+        ("shm, plain", from_json(folder, "plain", lambda row: row["in_place"]["time_us"])),
         ("tcp", from_json(folder, "tcp", lambda row: row["in_place"]["time_us"])),
         ("Open MPI", from_text(folder, "mpi")),
         ("gloo", from_text(folder, "gloo")),

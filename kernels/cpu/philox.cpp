@@ -128,19 +128,20 @@ void RandInt::cpu(const View& x, int64_t low, int64_t high, uint64_t seed, uint6
 
 void Bernoulli::cpu(const View& x, double p, uint64_t seed, uint64_t offset) {
   check_bernoulli(p);
-  const auto [always, threshold] = threshold_of(p);
+  // No structured binding: clang 16 captures none where OpenMP is on.
+  const bool always = threshold_of(p).always;
+  const uint64_t below = threshold_of(p).below;
   visit_dtype(x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const T one = static_cast<T>(Lane<T>{1});
     const T zero = static_cast<T>(Lane<T>{0});
     fill<T>(x, seed, offset,
-            [=, always = always, threshold = threshold](const uint64_t* bits, T* values, int64_t n)
-                LOCKSTEP_INLINE_LAMBDA {
+            [=](const uint64_t* bits, T* values, int64_t n) LOCKSTEP_INLINE_LAMBDA {
 #pragma omp simd
-                  for (int64_t i = 0; i < n; ++i) {
-                    values[i] = (always | (bits[i] < threshold)) ? one : zero;
-                  }
-                });
+              for (int64_t i = 0; i < n; ++i) {
+                values[i] = (always | (bits[i] < below)) ? one : zero;
+              }
+            });
   });
 }
 

@@ -57,6 +57,7 @@ void Disk::make_directory(const std::filesystem::path& path) {
 }
 
 void Disk::sync_directory(const std::filesystem::path& path) {
+  if (!sync_files_) return;
   before("fsync", path);
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (descriptor < 0) fail(op_, "open the folder", path, errno);
@@ -123,8 +124,10 @@ void OutputFile::pad_to(uint64_t offset) {
 
 void OutputFile::finish() {
   flush();
-  disk_.before("fsync", path_);
-  if (::fsync(descriptor_) != 0) fail(disk_.op(), "sync", path_, errno);
+  if (disk_.sync_files()) {
+    disk_.before("fsync", path_);
+    if (::fsync(descriptor_) != 0) fail(disk_.op(), "sync", path_, errno);
+  }
   if (::close(std::exchange(descriptor_, -1)) != 0) fail(disk_.op(), "close", path_, errno);
 }
 

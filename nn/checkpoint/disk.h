@@ -17,8 +17,10 @@ namespace lockstep::nn {
 // before() is the seam for tests, which make a call fail, or the process end, at each step in turn.
 class Disk {
  public:
-  // Errors name `op`, the public call that writes.
-  explicit Disk(std::string op = "save_checkpoint") : op_(std::move(op)) {}
+  // Errors name `op`, the public call that writes. Without sync_files the syncs are left out, and
+  // what is written reaches the disk when the system likes.
+  explicit Disk(std::string op = "save_checkpoint", bool sync_files = true)
+      : op_(std::move(op)), sync_files_(sync_files) {}
   virtual ~Disk() = default;
   Disk(const Disk&) = delete;
   Disk& operator=(const Disk&) = delete;
@@ -39,9 +41,11 @@ class Disk {
   void remove_directory(const std::filesystem::path& path);
 
   const std::string& op() const { return op_; }
+  bool sync_files() const { return sync_files_; }
 
  private:
   std::string op_;
+  bool sync_files_;
 };
 
 // A new file that is written from front to back. Small writes are gathered.
@@ -59,7 +63,8 @@ class OutputFile {
   void pad_to(uint64_t offset);
   // Bytes written so far.
   uint64_t size() const { return size_; }
-  // The file is durable after this, once its directory is synced. No write may follow.
+  // The file is durable after this, once its directory is synced, if the disk syncs files. No write
+  // may follow.
   void finish();
 
  private:

@@ -142,7 +142,7 @@ void SaveJob::run(comm::Communicator* group) const {
   NoGrad no_grad;
   const int rank = rank_of(group);
   const int files = shards(group);
-  Disk real_disk;
+  Disk real_disk(std::string(kSave), options.sync_files);
   Disk& disk = options.disk != nullptr ? *options.disk : real_disk;
   std::optional<CheckpointSave> save;
   together(group, kSave, [&] {

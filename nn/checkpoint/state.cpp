@@ -149,9 +149,9 @@ void TrainingState::add(std::string name, std::string& value) {
 Contents StateAccess::collect(const TrainingState& state) {
   Contents contents;
   for (const auto& part : state.parts_) part->collect(contents);
-  for (const auto& [name, tensor] : contents.tensors) {
-    check(tensor.defined(), "save_checkpoint",
-          [&] { return str_cat("the tensor '", name, "' is undefined"); });
+  for (const auto& entry : contents.tensors) {
+    check(entry.second.defined(), "save_checkpoint",
+          [&] { return str_cat("the tensor '", entry.first, "' is undefined"); });
   }
   return contents;
 }

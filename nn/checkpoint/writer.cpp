@@ -1,10 +1,29 @@
 #include <algorithm>
+#include <future>
 
 #include "lockstep/nn/checkpoint/checksum.h"
 #include "lockstep/nn/checkpoint/format.h"
 #include "lockstep/nn/checkpoint/layout.h"
 
 namespace lockstep::nn {
+namespace {
+
+using Checksums = std::vector<uint64_t>;
+
+std::vector<Checksums> checksums_of(std::span<const TensorBytes> tensors) {
+  std::vector<Checksums> out;
+  for (const TensorBytes& tensor : tensors) {
+    Checksums& checksums = out.emplace_back();
+    const auto* data = static_cast<const std::byte*>(tensor.data);
+    const uint64_t end = tensor.range.count * size_of(tensor.dtype);
+    for (uint64_t at = 0; at < end; at += kChunkBytes) {
+      checksums.push_back(xxh3(data + at, static_cast<size_t>(std::min(kChunkBytes, end - at))));
+    }
+  }
+  return out;
+}
+
+}  // namespace
 
 FileSummary write_data_file(Disk& disk, const std::filesystem::path& path,
                             std::span<const TensorBytes> tensors,
@@ -26,6 +45,10 @@ FileSummary write_data_file(Disk& disk, const std::filesystem::path& path,
   // A name that cannot be written is found before anything is.
   encode_index(index);
 
+  // Beside the writing, where there is enough to be worth a thread.
+  const auto when = end > kChunkBytes ? std::launch::async : std::launch::deferred;
+  std::future<std::vector<Checksums>> checksums =
+      std::async(when, [&] { return checksums_of(tensors); });
   OutputFile file(disk, path);
   FileHeader header;
   header.version = kCheckpointVersion;
@@ -33,15 +56,11 @@ FileSummary write_data_file(Disk& disk, const std::filesystem::path& path,
   header.checksum = xxh3(&header, offsetof(FileHeader, checksum));
   file.write(&header, sizeof header);
   for (size_t i = 0; i < tensors.size(); ++i) {
-    StoredTensor& stored = index.tensors[i];
-    file.pad_to(stored.offset);
-    const auto* data = static_cast<const std::byte*>(tensors[i].data);
-    for (uint64_t at = 0; at < stored.bytes; at += kChunkBytes) {
-      const auto bytes = static_cast<size_t>(std::min(kChunkBytes, stored.bytes - at));
-      stored.checksums.push_back(xxh3(data + at, bytes));
-      file.write(data + at, bytes);
-    }
+    file.pad_to(index.tensors[i].offset);
+    file.write(tensors[i].data, static_cast<size_t>(index.tensors[i].bytes));
   }
+  std::vector<Checksums> all = checksums.get();
+  for (size_t i = 0; i < tensors.size(); ++i) index.tensors[i].checksums = std::move(all[i]);
   FileFooter footer;
   footer.index_offset = place_index(end);
   file.pad_to(footer.index_offset);

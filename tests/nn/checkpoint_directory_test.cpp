@@ -19,9 +19,11 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::AnyOf;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using testing::names_in;
 using testing::read_file;
 using testing::TemporaryDirectory;
@@ -86,7 +88,8 @@ std::vector<int64_t> whole_steps(const fs::path& folder) {
 class FaultyDisk : public Disk {
  public:
   enum class Kind { kNone, kExit, kThrow, kThrowFromHereOn };
-  FaultyDisk(Kind kind, int at) : kind_(kind), at_(at) {}
+  FaultyDisk(Kind kind, int at, bool sync_files = true)
+      : Disk("save_checkpoint", sync_files), kind_(kind), at_(at) {}
 
   void before(std::string_view step, const fs::path& path) override {
     ++count_;
@@ -137,6 +140,15 @@ TEST(CheckpointDirectory, EverythingIsSyncedBeforeTheRenameAndTheFolderAfterIt) 
                        "open manifest.json", "fsync manifest.json", "fsync step-00000007.tmp",
                        "rename step-00000007", "fsync " + top, "open latest.tmp",
                        "fsync latest.tmp", "rename latest", "fsync " + top));
+}
+
+TEST(CheckpointDirectory, WithoutSyncFilesNothingIsSynced) {
+  const TemporaryDirectory dir;
+  FaultyDisk disk(FaultyDisk::Kind::kNone, 0, false);
+  save(disk, dir.path(), {.step = 7});
+  EXPECT_THAT(disk.log(), Contains("rename step-00000007"));
+  EXPECT_THAT(disk.log(), Not(Contains(HasSubstr("fsync"))));
+  EXPECT_THAT(whole_steps(dir.path()), ElementsAre(7));
 }
 
 TEST(CheckpointDirectory, AMissingFolderNeverHidesCheckpoints) {
