@@ -127,6 +127,13 @@ Indexer<kOperands> make_indexer(const View* const (&views)[kOperands], const Sha
 template <class T>
 using Wide = std::conditional_t<is_reduced_float_v<T>, float, T>;
 
+struct Plus {
+  template <class T>
+  __device__ T operator()(T a, T b) const {
+    return a + b;
+  }
+};
+
 // The sum, or what `combine` is, over the lanes of a warp; every lane gets it, in one order.
 template <class T, class F>
 __device__ T warp_reduce(T value, const F& combine) {

@@ -8,6 +8,8 @@
 #include "../errors.h"
 #include "../kernels/arrays.h"
 #include "lockstep/kernels/cuda/runtime.h"
+#include "lockstep/kernels/launch.h"
+#include "lockstep/kernels/memory.h"
 #include "simt/simt.h"
 
 // How a kernel on an emulated CUDA device is held to the CPU's.
