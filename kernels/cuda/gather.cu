@@ -132,6 +132,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+constexpr int kAhead = 4;  // loads that do not wait for each other, nor for an addition
+
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     add_kernel(const T* x, const int64_t* index, const int64_t* order, T* y, Sorted s,
@@ -145,9 +147,20 @@ __global__ void __launch_bounds__(kThreads)
     if (p > 0 && line.place(p - 1) == place) continue;  // that one's thread adds this one too
     T* target = y + at.at[0] + place * s.y_step;
     T sum = *target;
-    for (int64_t q = p; q < s.length && line.place(q) == place; ++q) {
-      const T more = x[at.at[1] + line.element(q) * s.x_step];
-      sum = static_cast<T>(added(static_cast<Lane<T>>(sum), static_cast<Lane<T>>(more)));
+    bool goes_on = true;
+    for (int64_t q = p; goes_on; q += kAhead) {
+      bool same[kAhead];
+      T more[kAhead] = {};
+      for (int k = 0; k < kAhead; ++k) {
+        same[k] = q + k < s.length && line.place(q + k) == place;
+        if (same[k]) more[k] = x[at.at[1] + line.element(q + k) * s.x_step];
+      }
+      for (int k = 0; k < kAhead; ++k) {
+        if (same[k]) {
+          sum = static_cast<T>(added(static_cast<Lane<T>>(sum), static_cast<Lane<T>>(more[k])));
+        }
+      }
+      goes_on = same[kAhead - 1];
     }
     *target = sum;
   }

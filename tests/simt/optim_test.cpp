@@ -19,7 +19,7 @@ std::vector<Array> tensors(DType dtype) {
     for (size_t t = 0; t < kTensors; ++t) {
       const Shape shape = {static_cast<int64_t>(t), 5, 3};
       arrays.push_back(
-          with_strides(sample(dtype, shape, k == 2 ? 0.5 : -0.5, k == 3 ? 0.8 : 1, 7 * k + 1),
+          with_strides(sample(dtype, shape, k == 2 ? 0.5 : -0.5, k == 3 ? 0.5 : 1, 7 * k + 1),
                        permuted_strides(shape, {1, 2, 0})));
     }
   }
