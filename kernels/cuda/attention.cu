@@ -30,6 +30,7 @@ __global__ void __launch_bounds__(kThreads) attention_kernel(Problem<T> p) {
     const int64_t seen = p.is_causal && last < p.keys ? last : p.keys;
     Mine<C> out;
     C most[kPer<C>], total[kPer<C>];
+    LOCKSTEP_UNROLL
     for (int r = 0; r < kPer<C>; ++r) {
       most[r] = -kInf;
       total[r] = 0;
@@ -37,9 +38,11 @@ __global__ void __launch_bounds__(kThreads) attention_kernel(Problem<T> p) {
     for (int64_t first = 0; first < seen; first += kSide<C>) {
       Mine<C> scores;
       multiply_rows(scores, q, item.row, k, first, a_part, b_part);
+      LOCKSTEP_UNROLL
       for (int r = 0; r < kPer<C>; ++r) {
         const int64_t query = item.row + ty + kLine * r;
         C here = -kInf;  // a NaN need not be kept: it comes back from exp
+        LOCKSTEP_UNROLL
         for (int c = 0; c < kPer<C>; ++c) {
           C& s = scores.at[r][c];
           const int64_t key = first + tx + kLine * c;
@@ -51,6 +54,7 @@ __global__ void __launch_bounds__(kThreads) attention_kernel(Problem<T> p) {
         const C base = next == -kInf ? C{0} : next;
         const C shrink = exp(most[r] - base);
         C sum = 0;
+        LOCKSTEP_UNROLL
         for (int c = 0; c < kPer<C>; ++c) {
           const int64_t key = first + tx + kLine * c;
           const C weight = exp(scores.at[r][c] - base);
@@ -64,10 +68,12 @@ __global__ void __launch_bounds__(kThreads) attention_kernel(Problem<T> p) {
       multiply_tile(out, tile, v, first, item.column, b_part);
     }
     const Matrix<T> result = head.result(p.queries, p.columns);
+    LOCKSTEP_UNROLL
     for (int r = 0; r < kPer<C>; ++r) {
       const int64_t query = item.row + ty + kLine * r;
       if (query >= p.queries) continue;
       const C inverse = total[r] == C{0} ? C{0} : C{1} / total[r];
+      LOCKSTEP_UNROLL
       for (int c = 0; c < kPer<C>; ++c) {
         const int64_t column = item.column + tx + kLine * c;
         if (column < p.columns) result.at(query, column) = static_cast<T>(out.at[r][c] * inverse);

@@ -15,6 +15,14 @@
 // which is made in registers and is in shared memory while it is multiplied. Each element is added
 // up by one thread, in one order. The widths of heads are walked in pieces of 16, and results wider
 // than a tile are made in pieces of its width, which make the weights again.
+// Before a loop whose counter picks elements of arrays that are to stay in registers: ptxas keeps
+// arrays in memory where it does not unroll.
+#ifdef __CUDACC__
+#define LOCKSTEP_UNROLL _Pragma("unroll")
+#else
+#define LOCKSTEP_UNROLL
+#endif
+
 namespace lockstep::cuda::attention {
 
 inline constexpr const char* kOp = "scaled_dot_product_attention";

@@ -67,7 +67,9 @@ __global__ void __launch_bounds__(kThreads) attention_backward_kernel(Problem<T>
         multiply_rows(slopes, head.matrix(kOfKeys ? kV : kG), item.row,
                       head.matrix(kOfKeys ? kG : kV), first, a_part, b_part);
       }
+      LOCKSTEP_UNROLL
       for (int r = 0; r < kPer<C>; ++r) {
+        LOCKSTEP_UNROLL
         for (int c = 0; c < kPer<C>; ++c) {
           const int64_t row = item.row + ty + kLine * r;
           const int64_t column = first + tx + kLine * c;
@@ -87,7 +89,9 @@ __global__ void __launch_bounds__(kThreads) attention_backward_kernel(Problem<T>
                     b_part);
     }
     const Matrix<T> result = head.result(rows, columns);
+    LOCKSTEP_UNROLL
     for (int r = 0; r < kPer<C>; ++r) {
+      LOCKSTEP_UNROLL
       for (int c = 0; c < kPer<C>; ++c) {
         const int64_t row = item.row + ty + kLine * r;
         const int64_t column = item.column + tx + kLine * c;

@@ -134,8 +134,9 @@ __global__ void __launch_bounds__(kThreads)
 
 constexpr int kAhead = 4;  // loads that do not wait for each other, nor for an addition
 
+// Without a number of blocks ptxas spills rather than give a thread more registers.
 template <class T>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 4)
     add_kernel(const T* x, const int64_t* index, const int64_t* order, T* y, Sorted s,
                int64_t count) {
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
