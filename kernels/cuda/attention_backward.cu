@@ -38,8 +38,9 @@ __global__ void __launch_bounds__(kThreads)
 
 // gq (of queries, with slopes), gk (of keys, with slopes) or gv (of keys, with weights). The rows
 // of a tile are those of the result, its columns keys or queries that they depend on.
+// Without a number of blocks ptxas spills rather than give a thread more than 128 registers.
 template <class T, bool kOfKeys, bool kSlopes>
-__global__ void __launch_bounds__(kThreads) attention_backward_kernel(Problem<T> p) {
+__global__ void __launch_bounds__(kThreads, 1) attention_backward_kernel(Problem<T> p) {
   using C = Wide<T>;
   LOCKSTEP_SHARED(C, a_part, kDepth * kPitch<C>);
   LOCKSTEP_SHARED(C, b_part, kDepth * kPitch<C>);

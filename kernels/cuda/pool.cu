@@ -75,12 +75,30 @@ Planes make_planes(const View& y, const View& a, const View& b, std::string_view
   return out;
 }
 
+// Pool2dParams as a launch carries them.
+struct Windows {
+  int64_t kernel[2];
+  int64_t stride[2];
+  int64_t padding[2];
+  int64_t dilation[2];
+  int64_t count_include_pad;
+};
+
+// The average's windows are not dilated.
+Windows windows_of(const Pool2dParams& q, bool dilated) {
+  return {{q.kernel[0], q.kernel[1]},
+          {q.stride[0], q.stride[1]},
+          {q.padding[0], q.padding[1]},
+          {dilated ? q.dilation[0] : 1, dilated ? q.dilation[1] : 1},
+          q.count_include_pad ? 1 : 0};
+}
+
 // The windows along one dimension that reach element i: from `first` to before `end`.
 struct Reach {
   int64_t first;
   int64_t end;
 };
-__device__ Reach windows_at(int64_t i, int64_t windows, const Pool2dParams& q, size_t axis) {
+__device__ Reach windows_at(int64_t i, int64_t windows, const Windows& q, size_t axis) {
   const int64_t from_start = i + q.padding[axis];
   const int64_t reach = q.dilation[axis] * (q.kernel[axis] - 1);
   const int64_t stride = q.stride[axis];
@@ -90,21 +108,21 @@ __device__ Reach windows_at(int64_t i, int64_t windows, const Pool2dParams& q, s
 }
 
 // How many elements the average's window o covers along one dimension.
-__device__ int64_t covered(int64_t o, int64_t size, const Pool2dParams& q, size_t axis) {
+__device__ int64_t covered(int64_t o, int64_t size, const Windows& q, size_t axis) {
   const int64_t begin = o * q.stride[axis] - q.padding[axis];
   const int64_t end = begin + q.kernel[axis];
   return (end < size ? end : size) - (begin > 0 ? begin : 0);
 }
 template <class C, class T>
-__device__ C divisor_of(int64_t oh, int64_t ow, const Plane<T>& x, const Pool2dParams& q) {
-  return static_cast<C>(q.count_include_pad
+__device__ C divisor_of(int64_t oh, int64_t ow, const Plane<T>& x, const Windows& q) {
+  return static_cast<C>(q.count_include_pad != 0
                             ? q.kernel[0] * q.kernel[1]
                             : covered(oh, x.size[0], q, 0) * covered(ow, x.size[1], q, 1));
 }
 
 // Calls f(h, w) for what the window at (oh, ow) sees of a plane, row by row.
 template <class T, class F>
-__device__ void for_each_tap(const Plane<T>& x, int64_t oh, int64_t ow, const Pool2dParams& q,
+__device__ void for_each_tap(const Plane<T>& x, int64_t oh, int64_t ow, const Windows& q,
                              const F& f) {
   for (int64_t kh = 0; kh < q.kernel[0]; ++kh) {
     const int64_t h = oh * q.stride[0] - q.padding[0] + kh * q.dilation[0];
@@ -119,7 +137,7 @@ __device__ void for_each_tap(const Plane<T>& x, int64_t oh, int64_t ow, const Po
 // Planes: x, the places.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    max_kernel(const T* x, T* y, int32_t* places, Planes p, Pool2dParams q) {
+    max_kernel(const T* x, T* y, int32_t* places, Planes p, Windows q) {
   using C = Wide<T>;
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < p.count; i += step) {
@@ -142,7 +160,7 @@ __global__ void __launch_bounds__(kThreads)
 // Planes: g, the places.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    max_backward_kernel(const T* g, const int32_t* places, T* gx, Planes p, Pool2dParams q,
+    max_backward_kernel(const T* g, const int32_t* places, T* gx, Planes p, Windows q,
                         int64_t width) {
   using C = Wide<T>;
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
@@ -177,8 +195,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // Planes: x, twice.
 template <class T>
-__global__ void __launch_bounds__(kThreads)
-    average_kernel(const T* x, T* y, Planes p, Pool2dParams q) {
+__global__ void __launch_bounds__(kThreads) average_kernel(const T* x, T* y, Planes p, Windows q) {
   using C = Wide<T>;
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < p.count; i += step) {
@@ -194,7 +211,7 @@ __global__ void __launch_bounds__(kThreads)
 // Planes: g, gx.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    average_backward_kernel(const T* g, T* gx, Planes p, Pool2dParams q) {
+    average_backward_kernel(const T* g, T* gx, Planes p, Windows q) {
   using C = Wide<T>;
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < p.count; i += step) {
@@ -213,12 +230,6 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// The average's windows are not dilated.
-Pool2dParams undilated(Pool2dParams params) {
-  params.dilation = {1, 1};
-  return params;
-}
-
 // Launches kernel(arguments...) with a thread for each element of y.
 template <class... Parameters, class... Arguments>
 void run(const View& y, void (*kernel)(Parameters...), const Arguments&... arguments) {
@@ -233,7 +244,7 @@ void MaxPool2d::cuda(const View& x, const View& y, const View& places, const Poo
   const Planes p = make_planes(y, x, places, "max_pool2d");
   visit_floating(x.dtype, "max_pool2d", [&](auto tag) {
     using T = typename decltype(tag)::type;
-    run(y, max_kernel<T>, x.as<T>(), y.as<T>(), places.as<int32_t>(), p, params);
+    run(y, max_kernel<T>, x.as<T>(), y.as<T>(), places.as<int32_t>(), p, windows_of(params, true));
   });
 }
 
@@ -243,8 +254,8 @@ void MaxPool2dBackward::cuda(const View& g, const View& places, const View& gx,
   const Planes p = make_planes(gx, g, places, "max_pool2d_backward");
   visit_floating(g.dtype, "max_pool2d_backward", [&](auto tag) {
     using T = typename decltype(tag)::type;
-    run(gx, max_backward_kernel<T>, g.as<T>(), places.as<int32_t>(), gx.as<T>(), p, params,
-        gx.shape[3]);
+    run(gx, max_backward_kernel<T>, g.as<T>(), places.as<int32_t>(), gx.as<T>(), p,
+        windows_of(params, true), gx.shape[3]);
   });
 }
 
@@ -268,7 +279,7 @@ void AvgPool2d::cuda(const View& x, const View& y, const Pool2dParams& params) {
   const Planes p = make_planes(y, x, x, "avg_pool2d");
   visit_floating(x.dtype, "avg_pool2d", [&](auto tag) {
     using T = typename decltype(tag)::type;
-    run(y, average_kernel<T>, x.as<T>(), y.as<T>(), p, undilated(params));
+    run(y, average_kernel<T>, x.as<T>(), y.as<T>(), p, windows_of(params, false));
   });
 }
 
@@ -277,7 +288,7 @@ void AvgPool2dBackward::cuda(const View& g, const View& gx, const Pool2dParams& 
   const Planes p = make_planes(gx, g, gx, "avg_pool2d_backward");
   visit_floating(g.dtype, "avg_pool2d_backward", [&](auto tag) {
     using T = typename decltype(tag)::type;
-    run(gx, average_backward_kernel<T>, g.as<T>(), gx.as<T>(), p, undilated(params));
+    run(gx, average_backward_kernel<T>, g.as<T>(), gx.as<T>(), p, windows_of(params, false));
   });
 }
 
