@@ -238,6 +238,22 @@ TEST(CudaSort, OrdersAreTheCpus) {
   }
 }
 
+// More tiles and more elements than the device has room for at a time.
+TEST(CudaSort, BlocksThatWorkTwice) {
+  const Array x = sample(DType::kF32, {45, 600});
+  expect_same(
+      "sort", {x, empty(DType::kI64, {45, 600})}, 1, 0,
+      [](const Views& v) { launch<kernels::ArgSort>(v[0].device, v[0], v[1], 1, false); }, 3);
+  const Array some =
+      filled(empty(DType::kU8, {40001}), [](int64_t i) { return noise(i, 0, 1) < 0.4 ? 1 : 0; });
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    simt::seed(seed);
+    EXPECT_EQ(launch<kernels::Nonzero>(kDevice, moved(some, kDevice).view),
+              kernels::Nonzero::cpu(some.view));
+  }
+  EXPECT_EQ(simt::take_report(), "");
+}
+
 TEST(CudaSort, ExtremesHaveTheirPlaces) {
   const double floats[] = {2, kNan, -kInf, kInf, kNan, 0, -0.0, -3, 1e-30, -1e-30};
   for (DType dtype : kFloats) {
