@@ -26,6 +26,8 @@ struct AttentionOptions {
 struct Attention {
   static void cpu(const View& q, const View& k, const View& v, const View* bias,
                   const AttentionOptions& options, const View& out, const View& lse);
+  static void cuda(const View& q, const View& k, const View& v, const View* bias,
+                   const AttentionOptions& options, const View& out, const View& lse);
 };
 
 // The gradients of Attention for g, that of out. Weights are computed again from lse (Dao et al.,
@@ -34,6 +36,9 @@ struct AttentionBackward {
   static void cpu(const View& g, const View& q, const View& k, const View& v, const View* bias,
                   const AttentionOptions& options, const View& out, const View& lse, const View& gq,
                   const View& gk, const View& gv);
+  static void cuda(const View& g, const View& q, const View& k, const View& v, const View* bias,
+                   const AttentionOptions& options, const View& out, const View& lse,
+                   const View& gq, const View& gk, const View& gv);
 };
 
 }  // namespace lockstep::kernels

@@ -12,6 +12,7 @@ namespace lockstep::kernels {
 // one shape, which is nowhere larger than x's but along the axis.
 struct Gather {
   static void cpu(const View& x, const View& index, const View& y, int64_t axis);
+  static void cuda(const View& x, const View& index, const View& y, int64_t axis);
 };
 
 // y[i, index[i, j, k], k] += x[i, j, k]. x and index have one shape, which is nowhere larger than
@@ -20,11 +21,13 @@ struct Gather {
 // integers wrap; bool: or.
 struct ScatterAdd {
   static void cpu(const View& x, const View& index, const View& y, int64_t axis);
+  static void cuda(const View& x, const View& index, const View& y, int64_t axis);
 };
 
 // The same with = in place of +=: of several elements for one place the last (the largest j) stays.
 struct Scatter {
   static void cpu(const View& x, const View& index, const View& y, int64_t axis);
+  static void cuda(const View& x, const View& index, const View& y, int64_t axis);
 };
 
 }  // namespace lockstep::kernels

@@ -11,12 +11,14 @@ namespace lockstep::kernels {
 // y[..., k, ...] = x[..., index[k], ...].
 struct IndexSelect {
   static void cpu(const View& x, const View& index, const View& y, int64_t axis);
+  static void cuda(const View& x, const View& index, const View& y, int64_t axis);
 };
 
 // y[..., index[k], ...] += x[..., k, ...], k in ascending order, so that repeated places have one
 // result. f16 and bf16 are added in f32 and rounded after each addition; integers wrap; bool: or.
 struct IndexAdd {
   static void cpu(const View& x, const View& index, const View& y, int64_t axis);
+  static void cuda(const View& x, const View& index, const View& y, int64_t axis);
 };
 
 }  // namespace lockstep::kernels

@@ -71,6 +71,7 @@ struct LambOptions {
 // (You et al., 2020).
 struct LambStep {
   static void cpu(std::span<const AdamEntry> entries, const LambOptions& options);
+  static void cuda(std::span<const AdamEntry> entries, const LambOptions& options);
 };
 
 struct RMSpropEntry {
@@ -95,6 +96,7 @@ struct RMSpropOptions {
 // With momentum: b = momentum b + g / (…);  p -= lr b.
 struct RMSpropStep {
   static void cpu(std::span<const RMSpropEntry> entries, const RMSpropOptions& options);
+  static void cuda(std::span<const RMSpropEntry> entries, const RMSpropOptions& options);
 };
 
 struct AdagradEntry {
@@ -115,16 +117,21 @@ struct AdagradOptions {
 // Hazan and Singer, 2011).
 struct AdagradStep {
   static void cpu(std::span<const AdagradEntry> entries, const AdagradOptions& options);
+  static void cuda(std::span<const AdagradEntry> entries, const AdagradOptions& options);
 };
 
 // The sum of the squares of all elements of all views: floating dtypes, any strides, summed in
 // double.
 struct L2NormSquared {
   static double cpu(std::span<const View> views);
+  static double cuda(std::span<const View> views);
 };
 
 // What both devices refuse.
 void check_entries(std::span<const SgdEntry> entries, const SgdOptions& options);
 void check_entries(std::span<const AdamEntry> entries, const AdamOptions& options);
+void check_entries(std::span<const AdamEntry> entries, const LambOptions& options);
+void check_entries(std::span<const RMSpropEntry> entries, const RMSpropOptions& options);
+void check_entries(std::span<const AdagradEntry> entries, const AdagradOptions& options);
 
 }  // namespace lockstep::kernels

@@ -25,28 +25,39 @@ struct Pool2dParams {
 // Throws Error(kInvalidArgument) where H * W does not fit places.
 struct MaxPool2d {
   static void cpu(const View& x, const View& y, const View& places, const Pool2dParams& params);
+  static void cuda(const View& x, const View& y, const View& places, const Pool2dParams& params);
 };
 
-// gx (N, C, H, W) = 0, and each element of g (N, C, H', W') added at its place.
-// Throws Error(kInvalidArgument) that names a place outside the plane.
+// gx (N, C, H, W) = 0, and each element of g (N, C, H', W') added at its place; params are those of
+// the forward that gave the places. Throws Error(kInvalidArgument) that names a place outside the
+// plane, on the CPU; cuda() passes over places outside of their windows, so as not to wait for a
+// look at what the forward wrote.
 struct MaxPool2dBackward {
-  static void cpu(const View& g, const View& places, const View& gx);
+  static void cpu(const View& g, const View& places, const View& gx, const Pool2dParams& params);
+  static void cuda(const View& g, const View& places, const View& gx, const Pool2dParams& params);
 };
 
 // y (N, C, H', W') = the elements of x (N, C, H, W) at the places: the transpose of the backward.
 // Throws Error(kInvalidArgument) that names a place outside the plane.
 struct MaxPool2dGather {
   static void cpu(const View& x, const View& places, const View& y);
+  static void cuda(const View& x, const View& places, const View& y);
 };
 
 // y is the mean of each window of x.
 struct AvgPool2d {
   static void cpu(const View& x, const View& y, const Pool2dParams& params);
+  static void cuda(const View& x, const View& y, const Pool2dParams& params);
 };
 
 // gx is the transpose of AvgPool2d applied to g.
 struct AvgPool2dBackward {
   static void cpu(const View& g, const View& gx, const Pool2dParams& params);
+  static void cuda(const View& g, const View& gx, const Pool2dParams& params);
 };
+
+// What both devices refuse: planes that places cannot count, and windows that see nothing but
+// padding, as widely dilated ones can.
+void check_max_pool2d(const View& x, const View& y, const Pool2dParams& params);
 
 }  // namespace lockstep::kernels

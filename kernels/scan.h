@@ -9,6 +9,7 @@ namespace lockstep::kernels {
 // ones) and each is rounded once. Integers and bool: y is i64, and wraps.
 struct CumSum {
   static void cpu(const View& x, const View& y, int64_t axis, bool reverse);
+  static void cuda(const View& x, const View& y, int64_t axis, bool reverse);
 };
 
 }  // namespace lockstep::kernels

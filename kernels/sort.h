@@ -12,11 +12,13 @@ namespace lockstep::kernels {
 // Every dtype, any strides.
 struct ArgSort {
   static void cpu(const View& x, const View& places, int64_t axis, bool descending);
+  static void cuda(const View& x, const View& places, int64_t axis, bool descending);
 };
 
 // The places of the elements that are not 0 (NaN is not), counted in row-major order, ascending.
 struct Nonzero {
   static std::vector<int64_t> cpu(const View& x);
+  static std::vector<int64_t> cuda(const View& x);
 };
 
 }  // namespace lockstep::kernels

@@ -50,22 +50,23 @@ Tensor empty_in_order_of(const Tensor& like, const Shape& shape, DType dtype) {
   return out;
 }
 
-Tensor max_pool2d_gather(const Tensor& x, const Tensor& places);
+Tensor max_pool2d_gather(const Tensor& x, const Tensor& places, const kernels::Pool2dParams& p);
 
 // Adds each gradient at the place that its window's maximum came from.
-Tensor max_pool2d_scatter(const Tensor& g, const Tensor& places, const Shape& x_shape) {
+Tensor max_pool2d_scatter(const Tensor& g, const Tensor& places, const Shape& x_shape,
+                          const kernels::Pool2dParams& p) {
   Tensor gx = empty_in_order_of(places, x_shape, g.dtype());
-  launch<kernels::MaxPool2dBackward>(g.device(), g.view(), places.view(), gx.view());
+  launch<kernels::MaxPool2dBackward>(g.device(), g.view(), places.view(), gx.view(), p);
   return record("max_pool2d_scatter", gx, {g},
-                [places](const Tensor& u) { return Tensors{max_pool2d_gather(u, places)}; });
+                [places, p](const Tensor& u) { return Tensors{max_pool2d_gather(u, places, p)}; });
 }
 
 // The values of x (N, C, H, W) at the places of each window's maximum.
-Tensor max_pool2d_gather(const Tensor& x, const Tensor& places) {
+Tensor max_pool2d_gather(const Tensor& x, const Tensor& places, const kernels::Pool2dParams& p) {
   Tensor y = empty_in_order_of(places, places.shape(), x.dtype());
   launch<kernels::MaxPool2dGather>(x.device(), x.view(), places.view(), y.view());
-  return record("max_pool2d_gather", y, {x}, [places, x_shape = x.shape()](const Tensor& u) {
-    return Tensors{max_pool2d_scatter(u, places, x_shape)};
+  return record("max_pool2d_gather", y, {x}, [places, x_shape = x.shape(), p](const Tensor& u) {
+    return Tensors{max_pool2d_scatter(u, places, x_shape, p)};
   });
 }
 
@@ -86,8 +87,8 @@ Tensor max_pool2d(const Tensor& x, const Pool2dOptions& options) {
   Tensor y = empty_in_order_of(x, shape, x.dtype());
   Tensor places = empty_in_order_of(x, shape, DType::kI32);  // h * W + w in the channel's plane
   launch<kernels::MaxPool2d>(x.device(), x.view(), y.view(), places.view(), p);
-  return record("max_pool2d", y, {x}, [places, x_shape = x.shape()](const Tensor& g) {
-    return Tensors{max_pool2d_scatter(g, places, x_shape)};
+  return record("max_pool2d", y, {x}, [places, x_shape = x.shape(), p](const Tensor& g) {
+    return Tensors{max_pool2d_scatter(g, places, x_shape, p)};
   });
 }
 

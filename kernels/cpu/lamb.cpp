@@ -46,7 +46,7 @@ void apply(const View& parameter, const View& along, double rate) {
 
 }  // namespace
 
-void LambStep::cpu(std::span<const AdamEntry> entries, const LambOptions& options) {
+void check_entries(std::span<const AdamEntry> entries, const LambOptions&) {
   for (const AdamEntry& e : entries) {
     check_dense("lamb", e.parameter);
     check_alike("lamb", e.parameter, e.gradient, "a gradient");
@@ -54,6 +54,10 @@ void LambStep::cpu(std::span<const AdamEntry> entries, const LambOptions& option
     check_alike("lamb", e.parameter, e.exp_avg_sq, "an exp_avg_sq");
     check(e.step >= 1, "lamb", [&] { return str_cat("want steps from 1 on, got ", e.step); });
   }
+}
+
+void LambStep::cpu(std::span<const AdamEntry> entries, const LambOptions& options) {
+  check_entries(entries, options);
   for (const AdamEntry& e : entries) {
     const std::shared_ptr<void> memory =
         allocate(static_cast<size_t>(e.parameter.numel()) * size_of(e.parameter.dtype));

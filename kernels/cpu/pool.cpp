@@ -75,7 +75,7 @@ LOCKSTEP_INLINE void for_each_tap(const Planes& p, const Pool2dParams& q, const 
   }
 }
 
-// Throws where a window sees nothing but padding, as widely dilated ones can: it has no maximum.
+// Throws where a window sees nothing but padding: it has no maximum.
 void check_windows(const Planes& p, const Pool2dParams& q) {
   const std::array<int64_t, 2> sizes = {p.height, p.width};
   const std::array<int64_t, 2> outputs = {p.out_height, p.out_width};
@@ -262,13 +262,18 @@ Pool2dParams undilated(Pool2dParams params) {
 
 }  // namespace
 
-void MaxPool2d::cpu(const View& x, const View& y, const View& places, const Pool2dParams& params) {
+void check_max_pool2d(const View& x, const View& y, const Pool2dParams& params) {
   const Planes p(x, y, true);
   check(p.plane() <= std::numeric_limits<int32_t>::max(), "max_pool2d", [&] {
     return str_cat("want planes of fewer than 2^31 elements, got ", p.height, " by ", p.width);
   });
+  if (y.numel() > 0) check_windows(p, params);
+}
+
+void MaxPool2d::cpu(const View& x, const View& y, const View& places, const Pool2dParams& params) {
+  check_max_pool2d(x, y, params);
   if (y.numel() == 0) return;
-  check_windows(p, params);
+  const Planes p(x, y, true);
   visit_lane(x.dtype, "max_pool2d", [&](auto tag) {
     using T = typename decltype(tag)::type;
     const StagedInput from(x, p.x_strides);
@@ -287,7 +292,8 @@ void MaxPool2d::cpu(const View& x, const View& y, const View& places, const Pool
   });
 }
 
-void MaxPool2dBackward::cpu(const View& g, const View& places, const View& gx) {
+void MaxPool2dBackward::cpu(const View& g, const View& places, const View& gx,
+                            const Pool2dParams&) {
   if (gx.numel() == 0) return;
   const Planes p(gx, g, places.is_channels_last() && !places.is_contiguous());
   const StagedInput at(places, p.y_strides);

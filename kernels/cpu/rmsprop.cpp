@@ -64,7 +64,7 @@ void adagrad(const AdagradEntry& e, const AdagradOptions& o) {
 
 }  // namespace
 
-void RMSpropStep::cpu(std::span<const RMSpropEntry> entries, const RMSpropOptions& options) {
+void check_entries(std::span<const RMSpropEntry> entries, const RMSpropOptions& options) {
   for (const RMSpropEntry& e : entries) {
     check_dense("rmsprop", e.parameter);
     check_alike("rmsprop", e.parameter, e.gradient, "a gradient");
@@ -74,6 +74,10 @@ void RMSpropStep::cpu(std::span<const RMSpropEntry> entries, const RMSpropOption
     }
     if (options.centered) check_alike("rmsprop", e.parameter, e.grad_avg, "a grad_avg");
   }
+}
+
+void RMSpropStep::cpu(std::span<const RMSpropEntry> entries, const RMSpropOptions& options) {
+  check_entries(entries, options);
   for (const RMSpropEntry& e : entries) {
     visit_floating(e.parameter.dtype, "rmsprop", [&](auto tag) {
       using T = typename decltype(tag)::type;
@@ -87,13 +91,17 @@ void RMSpropStep::cpu(std::span<const RMSpropEntry> entries, const RMSpropOption
   }
 }
 
-void AdagradStep::cpu(std::span<const AdagradEntry> entries, const AdagradOptions& options) {
+void check_entries(std::span<const AdagradEntry> entries, const AdagradOptions&) {
   for (const AdagradEntry& e : entries) {
     check_dense("adagrad", e.parameter);
     check_alike("adagrad", e.parameter, e.gradient, "a gradient");
     check_alike("adagrad", e.parameter, e.sum, "a sum");
     check(e.step >= 1, "adagrad", [&] { return str_cat("want steps from 1 on, got ", e.step); });
   }
+}
+
+void AdagradStep::cpu(std::span<const AdagradEntry> entries, const AdagradOptions& options) {
+  check_entries(entries, options);
   for (const AdagradEntry& e : entries) {
     visit_floating(e.parameter.dtype, "adagrad",
                    [&](auto tag) { adagrad<typename decltype(tag)::type>(e, options); });

@@ -1,75 +1,17 @@
-// Steps of optimisers over lists of tensors: one launch takes up to kEntries tensors of one dtype,
-// a row of the grid each. Every element of parameter, gradient and state is read once, and all but
-// the gradient written once.
+// SGD and Adam; optim.cuh says what moves.
 #include "lockstep/kernels/optim.h"
 
 #include <cmath>
 
-#include "lockstep/kernels/cuda/launch.cuh"
+#include "lockstep/kernels/cuda/optim.cuh"
 #include "lockstep/kernels/vector_math.h"
 
 namespace lockstep::kernels {
 namespace {
 
-using cuda::kThreads;
+using cuda::for_each_floating;
+using cuda::step_all;
 using cuda::Wide;
-
-constexpr int kEntries = 24;  // a launch's arguments hold 4 KiB
-
-template <class T, int kArrays, class Rule>
-struct Group {
-  T* arrays[kEntries][kArrays] = {};  // the parameter first, the gradient last
-  int64_t counts[kEntries] = {};
-  Rule rules[kEntries] = {};
-};
-
-template <class T, int kArrays, class Rule>
-__global__ void __launch_bounds__(kThreads) step_kernel(Group<T, kArrays, Rule> group) {
-  const unsigned entry = blockIdx.y;
-  const int64_t count = group.counts[entry];
-  const int64_t step = int64_t{gridDim.x} * blockDim.x;
-  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step) {
-    Wide<T> lanes[kArrays];
-    for (int k = 0; k < kArrays; ++k) lanes[k] = static_cast<Wide<T>>(group.arrays[entry][k][i]);
-    group.rules[entry].step(lanes);
-    for (int k = 0; k + 1 < kArrays; ++k) group.arrays[entry][k][i] = static_cast<T>(lanes[k]);
-  }
-}
-
-// Launches entries of one dtype T, kEntries at a time. arrays_of(entry) gives kArrays views,
-// rule_of(entry) the rule.
-template <class T, int kArrays, class Rule, class Entry, class Arrays, class MakeRule>
-void step_all(std::span<const Entry> entries, const Arrays& arrays_of, const MakeRule& rule_of) {
-  Group<T, kArrays, Rule> group;
-  unsigned size = 0;
-  int64_t most = 0;
-  const auto flush = [&] {
-    if (size == 0) return;
-    const dim3 grid(cuda::grid_for(most).x, size);
-    cuda::launch_kernel(grid, dim3(kThreads), step_kernel<T, kArrays, Rule>, group);
-    group = {};
-    size = 0;
-    most = 0;
-  };
-  for (const Entry& e : entries) {
-    if (e.parameter.dtype != dtype_of<T>() || e.parameter.numel() == 0) continue;
-    const std::array<const View*, kArrays> views = arrays_of(e);
-    for (size_t k = 0; k < kArrays; ++k) group.arrays[size][k] = views[k]->template as<T>();
-    group.counts[size] = e.parameter.numel();
-    group.rules[size] = rule_of(e);
-    most = std::max(most, group.counts[size]);
-    if (++size == kEntries) flush();
-  }
-  flush();
-}
-
-template <class F>
-void for_each_floating(const F& f) {
-  f(TypeTag<float>{});
-  f(TypeTag<double>{});
-  f(TypeTag<Half>{});
-  f(TypeTag<BFloat16>{});
-}
 
 template <class C>
 struct SgdRule {
@@ -112,7 +54,7 @@ void SgdStep::cuda(std::span<const SgdEntry> entries, const SgdOptions& o) {
     using T = typename decltype(tag)::type;
     using C = Wide<T>;
     if (o.momentum == 0) {
-      step_all<T, 2, SgdRule<C>>(
+      step_all<T, 2, 1, SgdRule<C>>(
           entries,
           [](const SgdEntry& e) {
             return std::array<const View*, 2>{&e.parameter, &e.gradient};
@@ -122,7 +64,7 @@ void SgdStep::cuda(std::span<const SgdEntry> entries, const SgdOptions& o) {
           });
       return;
     }
-    step_all<T, 3, MomentumRule<C>>(
+    step_all<T, 3, 2, MomentumRule<C>>(
         entries,
         [](const SgdEntry& e) {
           return std::array<const View*, 3>{&e.parameter, &e.momentum, &e.gradient};
@@ -144,7 +86,7 @@ void AdamStep::cuda(std::span<const AdamEntry> entries, const AdamOptions& o) {
   for_each_floating([&](auto tag) {
     using T = typename decltype(tag)::type;
     using C = Wide<T>;
-    step_all<T, 4, AdamRule<C>>(
+    step_all<T, 4, 3, AdamRule<C>>(
         entries,
         [](const AdamEntry& e) {
           return std::array<const View*, 4>{&e.parameter, &e.exp_avg, &e.exp_avg_sq, &e.gradient};

@@ -4,11 +4,9 @@
 #include "lockstep/kernels/softmax.h"
 
 #include <limits>
-#include <memory>
 
 #include "lockstep/kernels/cuda/launch.cuh"
-#include "lockstep/kernels/cuda/runtime.h"
-#include "lockstep/kernels/memory.h"
+#include "lockstep/kernels/cuda/places.cuh"
 #include "lockstep/kernels/text.h"
 #include "lockstep/kernels/vector_math.h"
 
@@ -159,17 +157,14 @@ struct Strides2 {
   int64_t ignore_index;
 };
 
-// *wrong becomes the first row whose target is no class; it stays what it was if there is none.
-__global__ void __launch_bounds__(kThreads)
-    find_wrong_kernel(const int64_t* targets, Strides2 s, unsigned long long* wrong) {
-  const int64_t step = int64_t{gridDim.x} * blockDim.x;
-  for (int64_t n = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; n < s.rows; n += step) {
+struct NoClass {
+  const int64_t* targets;
+  Strides2 s;
+  __device__ bool operator()(int64_t n) const {
     const int64_t t = targets[n * s.targets];
-    if ((t < 0 || t >= s.classes) && t != s.ignore_index) {
-      atomicMin(wrong, static_cast<unsigned long long>(n));
-    }
+    return (t < 0 || t >= s.classes) && t != s.ignore_index;
   }
-}
+};
 
 template <class T>
 __global__ void __launch_bounds__(kThreads)
@@ -210,23 +205,15 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Throws unless every target is a class or ignored. Waits for the device: an error must name the
-// row.
+// Throws unless every target is a class or ignored.
 void check_targets(const View& targets, const Strides2& s) {
-  const auto found = allocate(sizeof(int64_t), targets.device);
-  int64_t wrong = s.rows;
-  cuda::copy(found.get(), targets.device, &wrong, kCpu, sizeof wrong);
-  cuda::launch_kernel(cuda::grid_for(s.rows), dim3(kThreads), find_wrong_kernel,
-                      static_cast<const int64_t*>(targets.data), s,
-                      static_cast<unsigned long long*>(found.get()));
-  cuda::copy(&wrong, kCpu, found.get(), targets.device, sizeof wrong);
-  if (wrong == s.rows) return;
-  int64_t target = 0;
-  cuda::copy(&target, kCpu, targets.as<int64_t>() + wrong * s.targets, targets.device,
-             sizeof target);
+  const NoClass wrong = {targets.as<int64_t>(), s};
+  const int64_t row = cuda::find_first(s.rows, wrong, targets.device);
+  if (row < 0) return;
+  const int64_t target = cuda::element_at<int64_t>(targets, row * s.targets);
   check(false, "cross_entropy", [&] {
     return str_cat("want targets in [0, ", s.classes, ") or ", s.ignore_index,
-                   ", the one to ignore; row ", wrong, " has ", target);
+                   ", the one to ignore; row ", row, " has ", target);
   });
 }
 

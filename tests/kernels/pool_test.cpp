@@ -154,7 +154,8 @@ TEST(MaxPool2dBackward, AddsEachGradientAtItsPlace) {
           want[static_cast<size_t>(plane * c.x[2] * c.x[3] + place)] += g.get(o);
         }
         const Array gx = empty(dtype, c.x, orders[(k + 1) % orders.size()]);
-        MaxPool2dBackward::cpu(with_strides(g, y_orders[k % 2]).view, places.view, gx.view);
+        MaxPool2dBackward::cpu(with_strides(g, y_orders[k % 2]).view, places.view, gx.view,
+                               c.params);
         for (int64_t i = 0; i < x.numel(); ++i) {
           ASSERT_TRUE(close(gx.get(i), want[static_cast<size_t>(i)], 16 * epsilon(dtype),
                             16 * epsilon(dtype)))
@@ -194,7 +195,7 @@ TEST(MaxPool2dPlaces, OutsideThePlaneIsAnErrorThatNamesThem) {
     for (bool gathers : {false, true}) {
       try {
         gathers ? MaxPool2dGather::cpu(gx.view, places.view, g.view)
-                : MaxPool2dBackward::cpu(g.view, places.view, gx.view);
+                : MaxPool2dBackward::cpu(g.view, places.view, gx.view, {});
         FAIL();
       } catch (const Error& e) {
         EXPECT_EQ(e.code(), ErrorCode::kInvalidArgument);
@@ -203,7 +204,7 @@ TEST(MaxPool2dPlaces, OutsideThePlaneIsAnErrorThatNamesThem) {
       }
     }
     places.set(17, 29);
-    MaxPool2dBackward::cpu(g.view, places.view, gx.view);
+    MaxPool2dBackward::cpu(g.view, places.view, gx.view, {});
   }
 }
 
@@ -264,7 +265,7 @@ TEST(Pool2d, SeveralThreadsGiveTheSame) {
   for (int threads : {1, 3}) {
     set_num_threads(threads);
     MaxPool2d::cpu(x.view, y.view, places.view, {});
-    MaxPool2dBackward::cpu(y.view, places.view, gx.view);
+    MaxPool2dBackward::cpu(y.view, places.view, gx.view, {});
     AvgPool2d::cpu(x.view, mean.view, {});
     results.push_back(y.values());
     for (const Array* a : {&places, &gx, &mean}) {
@@ -280,7 +281,7 @@ TEST(Pool2d, NoSamplesAreNoWork) {
   const Array y = empty(DType::kF32, {0, 3, 4, 4});
   const Array places = empty(DType::kI32, {0, 3, 4, 4});
   MaxPool2d::cpu(x.view, y.view, places.view, {});
-  MaxPool2dBackward::cpu(y.view, places.view, x.view);
+  MaxPool2dBackward::cpu(y.view, places.view, x.view, {});
   AvgPool2d::cpu(x.view, y.view, {});
   AvgPool2dBackward::cpu(y.view, x.view, {});
 }

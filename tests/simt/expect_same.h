@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -11,12 +12,12 @@
 #include "lockstep/kernels/memory.h"
 #include "simt/simt.h"
 
-// Kernels on an emulated device against the same kernels on the CPU.
+// How a kernel on an emulated CUDA device is held to the CPU's.
 namespace lockstep::testing {
 
 // What call() says when it throws.
 template <class F>
-inline std::string said(const F& call) {
+std::string said(const F& call) {
   return error_of(call).what();
 }
 
@@ -86,8 +87,7 @@ inline void expect_same(const std::string& what, const std::vector<Array>& array
   ASSERT_EQ(simt::take_report(), "") << what;
 }
 
-inline const std::vector<Shape> kShapes = {{}, {1}, {7}, {259}, {3, 5, 7}, {2, 1, 3, 5}, {0, 3}};
-
+// Of the integer dtypes small numbers that repeat.
 inline Array random(DType dtype, const Shape& shape, double low, double high, int64_t salt) {
   const bool positive = dtype == DType::kU8 || dtype == DType::kBool;
   return sample(dtype, shape, is_floating(dtype) ? low : (positive ? 0 : -9),

@@ -5,6 +5,7 @@
 #include "expect_same.h"
 #include "lockstep/kernels/copy.h"
 #include "lockstep/kernels/elementwise.h"
+#include "lockstep/kernels/launch.h"
 #include "lockstep/kernels/optim.h"
 #include "lockstep/kernels/philox.h"
 #include "lockstep/kernels/reduce.h"
@@ -15,6 +16,8 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+
+const std::vector<Shape> kShapes = {{}, {1}, {7}, {259}, {3, 5, 7}, {2, 1, 3, 5}, {0, 3}};
 
 template <class Op>
 void check_unary() {
