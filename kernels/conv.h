@@ -22,8 +22,7 @@ struct Conv2dParams {
 // Error(kInternal) with oneDNN's message, on CUDA Error(kDevice) with cuDNN's, and where the build
 // found no cuDNN.
 
-// y (N, O, H', W') = x * weight + bias (O), where bias is not null. On CUDA 16-bit floats are
-// rounded before the bias is added, too.
+// y (N, O, H', W') = x * weight + bias (O), where bias is not null.
 struct Conv2d {
   static void cpu(const View& x, const View& weight, const View* bias, const View& y,
                   const Conv2dParams& params);

@@ -16,7 +16,7 @@ struct Conv2dOptions {
 // Cross-correlation of x (N, C, H, W) with weight (O, C / groups, kh, kw), plus bias (O) unless it
 // is undefined: (N, O, H', W') with H' = (H + 2 padding - dilation (kh - 1) - 1) / stride + 1. The
 // result is channels-last in memory, and x is fastest when it is too. Floating dtypes; the 16-bit
-// ones are computed in f32 and rounded once, on CUDA before the bias is added and after.
+// ones are computed in f32 and rounded once.
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = Tensor(),
               const Conv2dOptions& options = {});
 

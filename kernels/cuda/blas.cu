@@ -3,10 +3,12 @@
 #include "lockstep/kernels/cuda/blas.h"
 
 #include <cublasLt.h>
+#include <dlfcn.h>
 
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <string>
 
 #include "lockstep/kernels/cuda/library.cuh"
 #include "lockstep/kernels/memory.h"
@@ -19,16 +21,68 @@ constexpr uint64_t kWorkspaceBytes = uint64_t{32} << 20;
 // A batch is a dimension of the grid.
 constexpr int64_t kMostBatches = 65535;
 
+// What is called of the library: with three that its header's own inline functions call.
+#define LOCKSTEP_BLAS_FUNCTIONS(X)         \
+  X(cublasLtCreate)                        \
+  X(cublasLtGetStatusName)                 \
+  X(cublasLtGetStatusString)               \
+  X(cublasLtMatmul)                        \
+  X(cublasLtMatmulAlgoGetHeuristic)        \
+  X(cublasLtMatmulDescInit_internal)       \
+  X(cublasLtMatmulDescSetAttribute)        \
+  X(cublasLtMatmulPreferenceInit_internal) \
+  X(cublasLtMatmulPreferenceSetAttribute)  \
+  X(cublasLtMatrixLayoutInit_internal)     \
+  X(cublasLtMatrixLayoutSetAttribute)
+
+// The library is loaded at the first product, not at the start of the program: it takes half a
+// second and 200 MB, which a program that only has a CUDA half, and each rank, would pay.
+struct Functions {
+  Functions() {
+    // First where the system looks, then where it was when Lockstep was built.
+    const std::string name = str_cat("libcublasLt.so.", CUBLAS_VER_MAJOR);
+    void* library = dlopen(name.c_str(), RTLD_LAZY | RTLD_LOCAL);
+    if (library == nullptr) library = dlopen(LOCKSTEP_CUBLASLT, RTLD_LAZY | RTLD_LOCAL);
+    if (library == nullptr) {
+      const char* why = dlerror();
+      throw Error(ErrorCode::kDevice, "matmul",
+                  str_cat("cannot load ", name, ", by which CUDA devices multiply: ", why));
+    }
+#define LOCKSTEP_FIND(f) f = find<decltype(f)>(library, #f);
+    LOCKSTEP_BLAS_FUNCTIONS(LOCKSTEP_FIND)
+#undef LOCKSTEP_FIND
+  }
+
+#define LOCKSTEP_DECLARE(f) decltype(&::f) f = nullptr;
+  LOCKSTEP_BLAS_FUNCTIONS(LOCKSTEP_DECLARE)
+#undef LOCKSTEP_DECLARE
+
+ private:
+  template <class F>
+  static F find(void* library, const char* name) {
+    void* address = dlsym(library, name);
+    if (address == nullptr) {
+      throw Error(ErrorCode::kDevice, "matmul", str_cat("cuBLASLt lacks ", name));
+    }
+    return reinterpret_cast<F>(address);
+  }
+};
+
+const Functions& blas() {
+  static const auto* functions = new Functions;
+  return *functions;
+}
+
 void require(cublasStatus_t status, std::string_view call,
              std::source_location where = std::source_location::current()) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
   throw Error(status == CUBLAS_STATUS_ALLOC_FAILED ? ErrorCode::kOutOfMemory : ErrorCode::kDevice,
               "matmul",
-              str_cat(cublasLtGetStatusName(status), " (", cublasLtGetStatusString(status),
-                      ") from ", call),
+              str_cat(blas().cublasLtGetStatusName(status), " (",
+                      blas().cublasLtGetStatusString(status), ") from ", call),
               where);
 }
-#define LOCKSTEP_BLAS_CHECK(call) require((call), #call)
+#define LOCKSTEP_BLAS_CHECK(call) require(blas().call, #call)
 
 // All by which an algorithm is chosen.
 using Key = std::array<int64_t, 18>;
@@ -89,8 +143,9 @@ struct Problem {
   cublasLtMatrixLayoutOpaque_t a, b, out;
 
   explicit Problem(const Product& p) {
-    LOCKSTEP_BLAS_CHECK(cublasLtMatmulDescInit(&product, compute_type(p.dtype),
-                                               p.dtype == DType::kF64 ? CUDA_R_64F : CUDA_R_32F));
+    LOCKSTEP_BLAS_CHECK(
+        cublasLtMatmulDescInit_internal(&product, sizeof product, compute_type(p.dtype),
+                                        p.dtype == DType::kF64 ? CUDA_R_64F : CUDA_R_32F));
     // The left factor is b, seen as its transpose, and the right one a.
     set(&product, CUBLASLT_MATMUL_DESC_TRANSA, by_rows(p.b) ? CUBLAS_OP_N : CUBLAS_OP_T);
     set(&product, CUBLASLT_MATMUL_DESC_TRANSB, by_rows(p.a) ? CUBLAS_OP_N : CUBLAS_OP_T);
@@ -107,9 +162,9 @@ struct Problem {
   static void lay(cublasLtMatrixLayout_t layout, const Product& p, const Matrix& x, int64_t rows,
                   int64_t columns) {
     if (by_rows(x)) std::swap(rows, columns);
-    LOCKSTEP_BLAS_CHECK(
-        cublasLtMatrixLayoutInit(layout, type_of(p.dtype), static_cast<uint64_t>(rows),
-                                 static_cast<uint64_t>(columns), by_rows(x) ? x.row : x.column));
+    LOCKSTEP_BLAS_CHECK(cublasLtMatrixLayoutInit_internal(
+        layout, sizeof *layout, type_of(p.dtype), static_cast<uint64_t>(rows),
+        static_cast<uint64_t>(columns), by_rows(x) ? x.row : x.column));
     set(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, static_cast<int32_t>(p.batches));
     set(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, x.batch);
   }
@@ -119,7 +174,7 @@ uint32_t aligned(const void* address) { return static_cast<uint32_t>(alignment(a
 
 std::optional<Algorithm> find_algorithm(Library& library, Problem& problem, const Product& p) {
   cublasLtMatmulPreferenceOpaque_t preference;
-  LOCKSTEP_BLAS_CHECK(cublasLtMatmulPreferenceInit(&preference));
+  LOCKSTEP_BLAS_CHECK(cublasLtMatmulPreferenceInit_internal(&preference, sizeof preference));
   set(&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspaceBytes);
   // Parts of a sum are added in f32 or f64 before they are rounded.
   set(&preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
@@ -130,9 +185,9 @@ std::optional<Algorithm> find_algorithm(Library& library, Problem& problem, cons
   set(&preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, aligned(p.out.data));
   cublasLtMatmulHeuristicResult_t result = {};
   int found = 0;
-  const cublasStatus_t status =
-      cublasLtMatmulAlgoGetHeuristic(library.handle, &problem.product, &problem.b, &problem.a,
-                                     &problem.out, &problem.out, &preference, 1, &result, &found);
+  const cublasStatus_t status = blas().cublasLtMatmulAlgoGetHeuristic(
+      library.handle, &problem.product, &problem.b, &problem.a, &problem.out, &problem.out,
+      &preference, 1, &result, &found);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED) return std::nullopt;
   require(status, "cublasLtMatmulAlgoGetHeuristic");
   if (found == 0 || result.state != CUBLAS_STATUS_SUCCESS) return std::nullopt;

@@ -84,7 +84,7 @@ struct Plan {
 };
 
 // All by which a plan is chosen.
-using Key = std::array<int64_t, 35>;
+using Key = std::array<int64_t, 36>;
 
 struct Library {
   explicit Library(int) { LOCKSTEP_DNN_CHECK(cudnnCreate(&handle)); }
@@ -182,7 +182,7 @@ OperationNames names_of(Computes what) {
 // weight's.
 struct Graph {
   Graph(Library& library, Computes what, const View& x, const View& weight, const View& y,
-        const kernels::Conv2dParams& params)
+        const kernels::Conv2dParams& params, bool adds)
       : parts{describe(x.dtype, params), describe(x, kNames[0]), describe(weight, kNames[1]),
               describe(y, kNames[2])},
         operation(names_of(what).type) {
@@ -191,8 +191,8 @@ struct Graph {
     operation.set(names.x, parts[1]);
     operation.set(names.weight, parts[2]);
     operation.set(names.y, parts[3]);
-    const double wide_alpha = 1, wide_beta = 0;
-    const float alpha = 1, beta = 0;
+    const double wide_alpha = 1, wide_beta = adds ? 1 : 0;
+    const float alpha = 1, beta = adds ? 1 : 0;
     if (x.dtype == DType::kF64) {
       operation.set(names.alpha, CUDNN_TYPE_DOUBLE, &wide_alpha);
       operation.set(names.beta, CUDNN_TYPE_DOUBLE, &wide_beta);
@@ -249,8 +249,8 @@ std::vector<Descriptor> advised(const Descriptor& graph, cudnnBackendHeurMode_t 
 }
 
 Plan make_plan(Library& library, std::string_view op, Computes what, const View& x,
-               const View& weight, const View& y, const kernels::Conv2dParams& params) {
-  const Graph made(library, what, x, weight, y, params);
+               const View& weight, const View& y, const kernels::Conv2dParams& params, bool adds) {
+  const Graph made(library, what, x, weight, y, params, adds);
   for (const cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
     for (Descriptor& config : advised(made.graph, mode)) {
       if (!keeps_promises(config, x.dtype)) continue;
@@ -270,13 +270,13 @@ Plan make_plan(Library& library, std::string_view op, Computes what, const View&
 }
 
 Key key_of(Computes what, const View& x, const View& weight, const View& y,
-           const kernels::Conv2dParams& params) {
+           const kernels::Conv2dParams& params, bool adds) {
   Key key = {};
   auto end = key.begin();
   const auto append = [&](const auto& numbers) {
     end = std::copy(numbers.begin(), numbers.end(), end);
   };
-  append(std::array<int64_t, 5>{static_cast<int64_t>(what), static_cast<int64_t>(x.dtype),
+  append(std::array<int64_t, 6>{static_cast<int64_t>(what), static_cast<int64_t>(x.dtype), adds,
                                 aligned(x), aligned(weight), aligned(y)});
   for (const View* view : {&x, &weight, &y}) {
     append(view->shape);
@@ -289,15 +289,16 @@ Key key_of(Computes what, const View& x, const View& weight, const View& y,
 }  // namespace
 
 void convolve(std::string_view op, Computes what, const View& x, const View& weight, const View& y,
-              const kernels::Conv2dParams& params) {
+              const kernels::Conv2dParams& params, bool adds) {
   auto& library = of_current_device<Library>();
-  const Key key = key_of(what, x, weight, y, params);
+  const Key key = key_of(what, x, weight, y, params, adds);
   std::lock_guard lock(library.mutex);
   LOCKSTEP_DNN_CHECK(cudnnSetStream(library.handle, stream()));
   auto known = library.plans.find(key);
   if (known == library.plans.end()) {
     if (library.plans.size() >= kMostPlans) library.plans.clear();
-    known = library.plans.emplace(key, make_plan(library, op, what, x, weight, y, params)).first;
+    known =
+        library.plans.emplace(key, make_plan(library, op, what, x, weight, y, params, adds)).first;
   }
   const Plan& plan = known->second;
   const std::shared_ptr<void> workspace = allocate(plan.workspace_bytes, x.device);
@@ -318,7 +319,7 @@ void convolve(std::string_view op, Computes what, const View& x, const View& wei
 namespace lockstep::cuda {
 
 void convolve(std::string_view op, Computes, const View&, const View&, const View&,
-              const kernels::Conv2dParams&) {
+              const kernels::Conv2dParams&, bool) {
   throw Error(ErrorCode::kDevice, op,
               "cuDNN was not found when this library was built; convolutions run on the CPU alone. "
               "Install cuDNN 9 and build again");

@@ -53,7 +53,7 @@ void for_each_product(const Image& x, const Image& weight, const Image& y,
 
 template <class T>
 __global__ void convolution_kernel(Computes what, Image x, Image weight, Image y,
-                                   kernels::Conv2dParams params) {
+                                   kernels::Conv2dParams params, bool adds) {
   using W = Wide<T>;
   const Image& result = what == Computes::kY ? y : what == Computes::kX ? x : weight;
   const auto value = [](const Image& of, int64_t at) {
@@ -76,17 +76,18 @@ __global__ void convolution_kernel(Computes what, Image x, Image weight, Image y
     }
   });
   for (size_t i = 0; i < sums.size(); ++i) {
-    static_cast<T*>(result.data)[i] = static_cast<T>(sums[i]);
+    T& element = static_cast<T*>(result.data)[i];
+    element = static_cast<T>(adds ? sums[i] + static_cast<W>(element) : sums[i]);
   }
 }
 
 }  // namespace
 
 void convolve(std::string_view op, Computes what, const View& x, const View& weight, const View& y,
-              const kernels::Conv2dParams& params) {
+              const kernels::Conv2dParams& params, bool adds) {
   visit_floating(x.dtype, op, [&](auto tag) {
     launch_kernel(dim3(1), dim3(1), convolution_kernel<typename decltype(tag)::type>, what,
-                  image(x), image(weight), image(y), params);
+                  image(x), image(weight), image(y), params, adds);
   });
 }
 

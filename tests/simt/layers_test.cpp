@@ -4,7 +4,10 @@
 #include <cmath>
 #include <functional>
 
-#include "lockstep/lockstep.h"
+#include "lockstep/core/ops.h"
+#include "lockstep/nn/conv.h"
+#include "lockstep/nn/linear.h"
+#include "lockstep/nn/optim.h"
 #include "simt/simt.h"
 
 namespace lockstep::nn {
