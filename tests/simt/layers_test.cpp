@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 
+#include "lockstep/core/autograd.h"
 #include "lockstep/core/ops.h"
 #include "lockstep/nn/conv.h"
 #include "lockstep/nn/linear.h"
