@@ -8,9 +8,11 @@ namespace lockstep::kernels {
 // (B, m, k), (B, k, n) and (B, m, n). f32, f64, f16 and bf16, one dtype for all; 16-bit products
 // are summed in f32. Any strides: transposes cost nothing, a matrix with neither inner stride 1 is
 // copied first. out shares no memory with the rest. k = 0 gives the bias, or zeros.
-// Throws Error(kInvalidArgument) for other dtypes, Error(kInternal) with oneDNN's message.
+// Throws Error(kInvalidArgument) for other dtypes, Error(kInternal) with oneDNN's message, on CUDA
+// Error(kDevice) with cuBLASLt's.
 struct MatMul {
   static void cpu(const View& a, const View& b, const View& out, const View* bias);
+  static void cuda(const View& a, const View& b, const View& out, const View* bias);
 };
 
 }  // namespace lockstep::kernels

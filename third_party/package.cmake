@@ -16,6 +16,8 @@ endif()
 
 install(TARGETS lockstep lockstep_kernels lockstep_core lockstep_comm lockstep_nn
         EXPORT LockstepTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+# Finds CUDA's libraries where they were, which need not be where a system looks.
+set_target_properties(lockstep_cli PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
 install(TARGETS lockstep_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(DIRECTORY kernels core comm nn DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/lockstep
         FILES_MATCHING PATTERN "*.h" PATTERN "lockstep.h" EXCLUDE)
@@ -31,4 +33,5 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/LockstepConfigVersion.cma
 install(FILES ${PROJECT_BINARY_DIR}/LockstepConfig.cmake
               ${PROJECT_BINARY_DIR}/LockstepConfigVersion.cmake
               ${CMAKE_CURRENT_LIST_DIR}/FindxxHash.cmake
+              ${CMAKE_CURRENT_LIST_DIR}/FindcuDNN.cmake
         DESTINATION ${config_dir})

@@ -68,7 +68,7 @@ Tensor conv2d(const Tensor& x_in, const Tensor& weight_in, const Tensor& bias_in
     check(bias.shape() == Shape{shape[1]}, "conv2d",
           [&] { return str_cat("want a bias (", shape[1], "), got ", to_string(bias.shape())); });
   }
-  if (size_of(x.dtype()) == 2) {
+  if (size_of(x.dtype()) == 2 && x.device().is_cpu()) {
     const Autocast wide(DType::kBF16, false);
     const Tensor wide_bias = bias.defined() ? to(bias, DType::kF32) : bias;
     return to(conv2d(to(x, DType::kF32), to(weight, DType::kF32), wide_bias, options), x.dtype());

@@ -66,7 +66,7 @@ Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bia
     check(bias.shape() == Shape{shape[1]}, "conv_transpose2d",
           [&] { return str_cat("want a bias (", shape[1], "), got ", to_string(bias.shape())); });
   }
-  const bool narrow_dtype = size_of(x.dtype()) == 2;
+  const bool narrow_dtype = size_of(x.dtype()) == 2 && x.device().is_cpu();
   const auto wide = [&](const Tensor& t) { return narrow_dtype ? to(t, DType::kF32) : t; };
   Tensor y = conv2d_input_grad(wide(x), wide(weight), shape,
                                {options.stride, options.padding, options.dilation, groups});

@@ -92,6 +92,9 @@ void check_devices(const std::string& path, const Include& include, Faults& faul
     }
   } else if (include.name == "nccl.h" && folder != "comm") {
     faults.push_back(say(path, include.name, "it is for comm/"));
+  } else if ((include.name == "cublasLt.h" || include.name.starts_with("cudnn")) &&
+             !path.starts_with("kernels/cuda/")) {
+    faults.push_back(say(path, include.name, "it is for kernels/cuda/"));
   }
 }
 

@@ -74,6 +74,10 @@ TEST(LayoutRules, CudaHeadersStayWhereDevicesAreTouched) {
   EXPECT_THAT(include_faults({{"nn/reducer.cpp", cuda}}), ElementsAre(HasSubstr("cuda_runtime.h")));
   EXPECT_THAT(include_faults({{"kernels/cuda/a.cu", including("<nccl.h>")}}),
               ElementsAre(HasSubstr("nccl.h")));
+  EXPECT_THAT(include_faults({{"kernels/cuda/a.cu", including("<cublasLt.h>")},
+                              {"kernels/a.cpp", including("<cublasLt.h>")},
+                              {"core/a.cpp", including("<cudnn_graph.h>")}}),
+              ElementsAre(HasSubstr("core/a.cpp"), HasSubstr("kernels/a.cpp")));
 }
 
 TEST(LayoutRules, ThePublicApiIsWhatTheUmbrellaReaches) {

@@ -1,0 +1,260 @@
+// Products by cuBLASLt. It counts matrices by columns: out by rows is its transpose by columns,
+// which is b's transpose times a's.
+#include "lockstep/kernels/cuda/blas.h"
+
+#include <cublasLt.h>
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <string>
+
+#include "lockstep/kernels/cuda/library.cuh"
+#include "lockstep/kernels/memory.h"
+
+namespace lockstep::cuda {
+namespace {
+
+// What NVIDIA advises for devices 9.0. The memory is the allocator's, which keeps it for the next.
+constexpr uint64_t kWorkspaceBytes = uint64_t{32} << 20;
+// A batch is a dimension of the grid.
+constexpr int64_t kMostBatches = 65535;
+
+// What is called of the library: with three that its header's own inline functions call.
+#define LOCKSTEP_BLAS_FUNCTIONS(X)         \
+  X(cublasLtCreate)                        \
+  X(cublasLtGetStatusName)                 \
+  X(cublasLtGetStatusString)               \
+  X(cublasLtMatmul)                        \
+  X(cublasLtMatmulAlgoGetHeuristic)        \
+  X(cublasLtMatmulDescInit_internal)       \
+  X(cublasLtMatmulDescSetAttribute)        \
+  X(cublasLtMatmulPreferenceInit_internal) \
+  X(cublasLtMatmulPreferenceSetAttribute)  \
+  X(cublasLtMatrixLayoutInit_internal)     \
+  X(cublasLtMatrixLayoutSetAttribute)
+
+// The library is loaded at the first product, not at the start of the program: it takes half a
+// second and 200 MB, which a program that only has a CUDA half, and each rank, would pay.
+struct Functions {
+  Functions() {
+    // First where the system looks, then where it was when Lockstep was built.
+    const std::string name = str_cat("libcublasLt.so.", CUBLAS_VER_MAJOR);
+    void* library = dlopen(name.c_str(), RTLD_LAZY | RTLD_LOCAL);
+    if (library == nullptr) library = dlopen(LOCKSTEP_CUBLASLT, RTLD_LAZY | RTLD_LOCAL);
+    if (library == nullptr) {
+      const char* why = dlerror();
+      throw Error(ErrorCode::kDevice, "matmul",
+                  str_cat("cannot load ", name, ", by which CUDA devices multiply: ", why));
+    }
+#define LOCKSTEP_FIND(f) f = find<decltype(f)>(library, #f);
+    LOCKSTEP_BLAS_FUNCTIONS(LOCKSTEP_FIND)
+#undef LOCKSTEP_FIND
+  }
+
+#define LOCKSTEP_DECLARE(f) decltype(&::f) f = nullptr;
+  LOCKSTEP_BLAS_FUNCTIONS(LOCKSTEP_DECLARE)
+#undef LOCKSTEP_DECLARE
+
+ private:
+  template <class F>
+  static F find(void* library, const char* name) {
+    void* address = dlsym(library, name);
+    if (address == nullptr) {
+      throw Error(ErrorCode::kDevice, "matmul", str_cat("cuBLASLt lacks ", name));
+    }
+    return reinterpret_cast<F>(address);
+  }
+};
+
+const Functions& blas() {
+  static const auto* functions = new Functions;
+  return *functions;
+}
+
+void require(cublasStatus_t status, std::string_view call,
+             std::source_location where = std::source_location::current()) {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  throw Error(status == CUBLAS_STATUS_ALLOC_FAILED ? ErrorCode::kOutOfMemory : ErrorCode::kDevice,
+              "matmul",
+              str_cat(blas().cublasLtGetStatusName(status), " (",
+                      blas().cublasLtGetStatusString(status), ") from ", call),
+              where);
+}
+#define LOCKSTEP_BLAS_CHECK(call) require(blas().call, #call)
+
+// All by which an algorithm is chosen.
+using Key = std::array<int64_t, 18>;
+
+struct Algorithm {
+  cublasLtMatmulAlgo_t chosen;
+  size_t workspace_bytes = 0;
+};
+
+struct Library {
+  explicit Library(int number) : device{DeviceType::kCuda, number} {
+    LOCKSTEP_BLAS_CHECK(cublasLtCreate(&handle));
+  }
+
+  const Device device;
+  cublasLtHandle_t handle = nullptr;
+  std::mutex mutex;
+  std::map<Key, std::optional<Algorithm>> algorithms;  // nothing where there is none
+};
+
+cudaDataType_t type_of(DType dtype) {
+  switch (dtype) {
+    case DType::kF64:
+      return CUDA_R_64F;
+    case DType::kF16:
+      return CUDA_R_16F;
+    case DType::kBF16:
+      return CUDA_R_16BF;
+    default:
+      return CUDA_R_32F;
+  }
+}
+
+cublasComputeType_t compute_type(DType dtype) {
+  if (dtype == DType::kF64) return CUBLAS_COMPUTE_64F;
+  return dtype == DType::kF32 && allows_tf32() ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+}
+
+template <class T>
+void set(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t name, const T& value) {
+  LOCKSTEP_BLAS_CHECK(cublasLtMatmulDescSetAttribute(desc, name, &value, sizeof value));
+}
+template <class T>
+void set(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t name, const T& value) {
+  LOCKSTEP_BLAS_CHECK(cublasLtMatrixLayoutSetAttribute(layout, name, &value, sizeof value));
+}
+template <class T>
+void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t name,
+         const T& value) {
+  LOCKSTEP_BLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(preference, name, &value, sizeof value));
+}
+
+bool by_rows(const Matrix& x) { return x.column == 1; }
+
+// One product in the library's words.
+struct Problem {
+  cublasLtMatmulDescOpaque_t product;
+  cublasLtMatrixLayoutOpaque_t a, b, out;
+
+  explicit Problem(const Product& p) {
+    LOCKSTEP_BLAS_CHECK(
+        cublasLtMatmulDescInit_internal(&product, sizeof product, compute_type(p.dtype),
+                                        p.dtype == DType::kF64 ? CUDA_R_64F : CUDA_R_32F));
+    // The left factor is b, seen as its transpose, and the right one a.
+    set(&product, CUBLASLT_MATMUL_DESC_TRANSA, by_rows(p.b) ? CUBLAS_OP_N : CUBLAS_OP_T);
+    set(&product, CUBLASLT_MATMUL_DESC_TRANSB, by_rows(p.a) ? CUBLAS_OP_N : CUBLAS_OP_T);
+    if (p.bias != nullptr) {
+      set(&product, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+      set(&product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
+    }
+    lay(&a, p, p.a, p.m, p.k);
+    lay(&b, p, p.b, p.k, p.n);
+    lay(&out, p, p.out, p.m, p.n);
+  }
+
+ private:
+  static void lay(cublasLtMatrixLayout_t layout, const Product& p, const Matrix& x, int64_t rows,
+                  int64_t columns) {
+    if (by_rows(x)) std::swap(rows, columns);
+    LOCKSTEP_BLAS_CHECK(cublasLtMatrixLayoutInit_internal(
+        layout, sizeof *layout, type_of(p.dtype), static_cast<uint64_t>(rows),
+        static_cast<uint64_t>(columns), by_rows(x) ? x.row : x.column));
+    set(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, static_cast<int32_t>(p.batches));
+    set(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, x.batch);
+  }
+};
+
+uint32_t aligned(const void* address) { return static_cast<uint32_t>(alignment(address, 256)); }
+
+std::optional<Algorithm> find_algorithm(Library& library, Problem& problem, const Product& p) {
+  cublasLtMatmulPreferenceOpaque_t preference;
+  LOCKSTEP_BLAS_CHECK(cublasLtMatmulPreferenceInit_internal(&preference, sizeof preference));
+  set(&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspaceBytes);
+  // Parts of a sum are added in f32 or f64 before they are rounded.
+  set(&preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+      static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+  set(&preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, aligned(p.b.data));
+  set(&preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, aligned(p.a.data));
+  set(&preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, aligned(p.out.data));
+  set(&preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, aligned(p.out.data));
+  cublasLtMatmulHeuristicResult_t result = {};
+  int found = 0;
+  const cublasStatus_t status = blas().cublasLtMatmulAlgoGetHeuristic(
+      library.handle, &problem.product, &problem.b, &problem.a, &problem.out, &problem.out,
+      &preference, 1, &result, &found);
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED) return std::nullopt;
+  require(status, "cublasLtMatmulAlgoGetHeuristic");
+  if (found == 0 || result.state != CUBLAS_STATUS_SUCCESS) return std::nullopt;
+  return Algorithm{result.algo, result.workspaceSize};
+}
+
+std::optional<Algorithm> algorithm(Library& library, Problem& problem, const Product& p) {
+  const Key key = {static_cast<int64_t>(p.dtype),
+                   p.batches,
+                   p.m,
+                   p.n,
+                   p.k,
+                   p.a.row,
+                   p.a.column,
+                   p.a.batch,
+                   p.b.row,
+                   p.b.column,
+                   p.b.batch,
+                   p.out.row,
+                   p.out.batch,
+                   p.bias == nullptr ? p.adds : 2,
+                   aligned(p.a.data),
+                   aligned(p.b.data),
+                   aligned(p.out.data),
+                   aligned(p.bias)};
+  std::lock_guard lock(library.mutex);
+  const auto known = library.algorithms.find(key);
+  if (known != library.algorithms.end()) return known->second;
+  if (library.algorithms.size() >= kMostPlans) library.algorithms.clear();
+  return library.algorithms[key] = find_algorithm(library, problem, p);
+}
+
+bool multiply_part(Library& library, const Product& p) {
+  Problem problem(p);
+  const std::optional<Algorithm> best = algorithm(library, problem, p);
+  if (!best) {
+    if (p.bias != nullptr) return false;
+    throw Error(ErrorCode::kDevice, "matmul",
+                str_cat("cuBLASLt has no algorithm for ", p.batches, " products (", p.m, ", ", p.k,
+                        ") x (", p.k, ", ", p.n, ") of ", name(p.dtype)));
+  }
+  const std::shared_ptr<void> workspace = allocate(best->workspace_bytes, library.device);
+  const float one = 1, out_factor = p.adds ? 1 : 0;
+  const double wide_one = 1, wide_out_factor = p.adds ? 1 : 0;
+  const bool wide = p.dtype == DType::kF64;
+  LOCKSTEP_BLAS_CHECK(cublasLtMatmul(
+      library.handle, &problem.product, wide ? static_cast<const void*>(&wide_one) : &one, p.b.data,
+      &problem.b, p.a.data, &problem.a,
+      wide ? static_cast<const void*>(&wide_out_factor) : &out_factor, p.out.data, &problem.out,
+      p.out.data, &problem.out, &best->chosen, workspace.get(), best->workspace_bytes, stream()));
+  return true;
+}
+
+}  // namespace
+
+bool multiply(const Product& product) {
+  auto& library = of_current_device<Library>();
+  for (int64_t first = 0; first < product.batches; first += kMostBatches) {
+    Product part = product;
+    part.batches = std::min(kMostBatches, product.batches - first);
+    for (Matrix* x : {&part.a, &part.b, &part.out}) {
+      x->data = static_cast<char*>(x->data) +
+                first * x->batch * static_cast<int64_t>(size_of(product.dtype));
+    }
+    if (!multiply_part(library, part)) return false;
+  }
+  return true;
+}
+
+}  // namespace lockstep::cuda
