@@ -52,7 +52,7 @@ __device__ void fold_pack(const R& rule, const Operands& operands, int64_t i) {
 }
 
 // Without a number of blocks ptxas spills rather than give a thread more than 48 registers.
-constexpr unsigned kBlocks = 3;
+constexpr unsigned kBlocks = 2;
 
 template <class R, int n>
 __global__ void __launch_bounds__(kThreads, kBlocks)
