@@ -20,6 +20,7 @@ constexpr std::array<std::string_view, 4> kAlgorithms = {"", "ring", "two_shot",
 uint64_t Request::code() const {
   return static_cast<uint64_t>(kind) | static_cast<uint64_t>(dtype) << 8 |
          static_cast<uint64_t>(op) << 16 | static_cast<uint64_t>(algorithm) << 24 |
+         static_cast<uint64_t>(on_device ? 1 : 0) << 31 |
          static_cast<uint64_t>(static_cast<uint32_t>(root)) << 32;
 }
 
@@ -28,7 +29,8 @@ Request Request::decode(uint64_t code, int64_t count) {
   request.kind = static_cast<Kind>(code & 0xff);
   request.dtype = static_cast<DType>(code >> 8 & 0xff);
   request.op = static_cast<kernels::FoldOp>(code >> 16 & 0xff);
-  request.algorithm = static_cast<Algorithm>(code >> 24 & 0xff);
+  request.algorithm = static_cast<Algorithm>(code >> 24 & 0x7f);
+  request.on_device = (code >> 31 & 1) != 0;
   request.root = static_cast<int32_t>(code >> 32);
   request.count = count;
   return request;
@@ -77,6 +79,7 @@ std::string Request::text() const {
   if (algorithm != Algorithm::kAuto && index < kAlgorithms.size()) {
     out += concat(" by ", kAlgorithms[index]);
   }
+  if (on_device) out += " between devices";
   return out;
 }
 

@@ -10,6 +10,7 @@
 #include "lockstep/kernels/dtype.h"
 #include "lockstep/kernels/error.h"
 #include "lockstep/kernels/fold.h"
+#include "lockstep/kernels/stream.h"
 
 namespace lockstep::comm {
 
@@ -41,9 +42,10 @@ struct Request {
   DType dtype = DType::kU8;
   kernels::FoldOp op = kernels::FoldOp::kSum;  // of all_reduce, reduce_scatter and reduce
   Algorithm algorithm = Algorithm::kAuto;
-  int32_t root = 0;   // of broadcast, reduce, gather, scatter; of send and recv the other rank
-  int64_t count = 0;  // elements: per rank for reduce_scatter, all_gather, gather, scatter and
-                      // all_to_all; 0 where each rank has its own counts
+  int32_t root = 0;        // of broadcast, reduce, gather, scatter; of send and recv the other rank
+  int64_t count = 0;       // elements: per rank for reduce_scatter, all_gather, gather, scatter and
+                           // all_to_all; 0 where each rank has its own counts
+  bool on_device = false;  // goes between the memories of the ranks' devices
 
   friend bool operator==(const Request&, const Request&) = default;
 
@@ -72,6 +74,16 @@ struct Part {
   int64_t bytes = 0;
 };
 
+// What orders a collective whose buffers are a device's memory; shared with who waits for it.
+struct OnDevice {
+  Device device;
+  Event ready;      // the buffers may be read and written
+  Event completed;  // set before the collective counts as finished: they may be used again
+  // Of a send or recv: its buffer, while pinned memory stands in its place.
+  std::byte* data = nullptr;
+  std::shared_ptr<void> pinned;
+};
+
 // A request with this rank's memory and place in the sequence.
 struct Collective {
   Request request;
@@ -79,6 +91,7 @@ struct Collective {
   const void* send = nullptr;
   void* recv = nullptr;
   std::shared_ptr<const Counts> counts = nullptr;  // of all_gather_v and all_to_all_v
+  std::shared_ptr<OnDevice> on_device = nullptr;   // null: buffers are the CPU's
 
   bool folds() const {
     return request.kind == Kind::kAllReduce || request.kind == Kind::kReduceScatter ||

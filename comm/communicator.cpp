@@ -2,6 +2,7 @@
 
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "lockstep/comm/collective.h"
@@ -9,6 +10,7 @@
 #include "lockstep/comm/operation_queue.h"
 #include "lockstep/comm/reunion.h"
 #include "lockstep/comm/text.h"
+#include "lockstep/kernels/memory.h"
 
 namespace lockstep::comm {
 namespace {
@@ -96,7 +98,10 @@ Work::Work(std::shared_ptr<OperationQueue> queue, std::shared_ptr<Operation> ope
     : queue_(std::move(queue)), operation_(std::move(operation)) {}
 
 void Work::wait() {
-  if (operation_ != nullptr) queue_->wait(*operation_);
+  if (operation_ == nullptr) return;
+  queue_->wait(*operation_);
+  const OnDevice* on_device = operation_->collective.on_device.get();
+  if (on_device != nullptr) current_stream(on_device->device).wait(on_device->completed);
 }
 
 bool Work::done() const { return operation_ == nullptr || operation_->finished.load(); }
@@ -121,15 +126,47 @@ std::string Communicator::pair_text(int peer) const {
   return queue_->transport().pair_text(peer);
 }
 std::chrono::milliseconds Communicator::timeout() const { return queue_->transport().timeout(); }
-std::shared_ptr<void> Communicator::allocate(size_t bytes) {
-  return queue_->transport().allocate(bytes);
+std::shared_ptr<void> Communicator::allocate(size_t bytes, Device where) {
+  check(where.is_cpu() || where == device(), "allocate", [&] {
+    return concat("want memory of cpu or of this communicator's device, ", device().name(),
+                  ", got ", where.name(), "; see Options::device");
+  });
+  return where.is_cpu() ? queue_->transport().allocate(bytes)
+                        : queue_->transport().allocate_on_device(bytes);
 }
+Device Communicator::device() const { return queue_->transport().device(); }
 void Communicator::abort(std::string why) { queue_->abort(why); }
 
 Work Communicator::start(Collective collective, const void* in_place, const void* must_be) {
   check_request(collective.request, size());
   check_buffers(collective, rank(), size(), in_place, must_be);
+  if (device_count(DeviceType::kCuda) > 0) collective.on_device = find_device(collective);
   return Work(queue_, queue_->submit(std::move(collective)));
+}
+
+std::shared_ptr<OnDevice> Communicator::find_device(const Collective& collective) const {
+  const std::string_view op = collective.request.name();
+  std::optional<Device> found;
+  const auto look = [&](const void* buffer, bool used, int64_t bytes) {
+    if (!used || bytes == 0) return;
+    const Device device = device_of(buffer);
+    check(device == found.value_or(device), op, [&] {
+      return concat("want send and recv on one device, got ", found->name(), " and ",
+                    device.name());
+    });
+    found = device;
+  };
+  look(collective.send, collective.gives(rank()), collective.send_bytes(size()));
+  look(collective.recv, collective.takes(rank()), collective.recv_bytes(size()));
+  if (!found || found->is_cpu()) return nullptr;
+  check(*found == device(), op, [&] {
+    return concat("this communicator is for memory of ", device().is_cpu() ? "" : "cpu and of ",
+                  device().name(), ", got that of ", found->name(), "; see Options::device");
+  });
+  auto on_device = std::make_shared<OnDevice>();
+  on_device->device = *found;
+  on_device->ready = current_stream(*found).record();
+  return on_device;
 }
 
 Work Communicator::all_reduce(const void* send, void* recv, int64_t count, DType dtype,

@@ -11,6 +11,7 @@
 
 #include "lockstep/comm/store.h"
 #include "lockstep/comm/world.h"
+#include "lockstep/kernels/device.h"
 #include "lockstep/kernels/dtype.h"
 #include "lockstep/kernels/fold.h"
 
@@ -23,6 +24,7 @@ using ReduceOp = kernels::FoldOp;
 class OperationQueue;
 struct Collective;
 struct Lineage;
+struct OnDevice;
 struct Operation;
 enum class Algorithm : uint8_t;
 
@@ -34,6 +36,10 @@ class Work {
 
   // Returns once this rank's part is complete and its buffers may be read, written and freed. May
   // run the collective in the calling thread. Throws what went wrong, on every call.
+  //
+  // Of buffers on a CUDA device: returns once all ranks have come and this rank's part is on its
+  // way to the device, and makes the calling thread's current stream there wait for it; what is put
+  // on that stream from then on finds the result. The host itself does not wait for the device.
   void wait();
   // Finished or failed: wait() will not wait.
   bool done() const;
@@ -50,7 +56,15 @@ struct Options {
   // "thread", "shm", "tcp" or "mixed". Empty: LOCKSTEP_TRANSPORT, or else shm where all ranks are
   // on one host, tcp where each is on its own, and mixed (tcp, and memory between neighbours of one
   // host) where some share one.
+  //
+  // With a `device`, that is how memory of the host goes. "cuda" names the way of the device's
+  // memory, straight from device to device, which is an error where some rank cannot reach
+  // another's; empty takes it where all can. With any other name the device's memory is staged
+  // through the host's.
   std::string transport;
+  // The CUDA device whose memory buffers may lie in besides the CPU's; each rank has its own, or
+  // shares one. kCpu: there is none.
+  Device device = kCpu;
   // "ring", "two_shot" or "one_shot". Empty: LOCKSTEP_ALGO, or else the fastest for each size.
   std::string algorithm;
   // Ranks of one name are taken to share a host, and others not. Empty: LOCKSTEP_HOST_ID, or else
@@ -68,10 +82,17 @@ struct Options {
 // A group of ranks that communicate. All ranks make the same calls in the same order.
 //
 // Collectives are asynchronous: a call only queues, and one thread per communicator runs the queue
-// in call order, unless a caller in Work::wait() is there first. Buffers are host memory, belong to
-// the caller, and must stay as they are until wait() returns. `send` and `recv` are the same
-// address (in place) or do not overlap. Counts are elements; zero elements are in sequence and
-// otherwise nothing.
+// in call order, unless a caller in Work::wait() is there first. Buffers belong to the caller, and
+// must stay as they are until wait() returns. `send` and `recv` are the same address (in place) or
+// do not overlap. Counts are elements; zero elements are in sequence and otherwise nothing.
+//
+// Buffers are host memory, or all those of a call are memory of device(), on every rank alike. Then
+// the collective comes after what was put on the calling thread's current stream there before the
+// call, and goes on beside what is put there later. all_reduce, reduce_scatter, all_gather,
+// broadcast and reduce go straight between the devices where ranks reach each other's
+// (transport "cuda"); all else, and these elsewhere, is staged through pinned memory of the host,
+// which the thread that runs the queue waits for. A rank that dies after all had come ends what
+// waits for it on the device, whose result is then undefined, and the next call has kPeerLost.
 //
 // The result is the same bits on every rank, and depends on the inputs, the number of ranks, the
 // count, the dtype and the op alone (docs/collectives.md).
@@ -150,7 +171,13 @@ class Communicator {
   // reduces without copies; other memory works everywhere too, and is slower under shm. Local: the
   // other ranks need not call it, and need not use their own such memory in the same way. Stays
   // valid after the communicator is gone. Throws Error(kOutOfMemory).
-  std::shared_ptr<void> allocate(size_t bytes);
+  //
+  // On device(): memory that other processes' devices reach, zero for the current stream. Other
+  // memory of a device is copied to such memory and back, unless all ranks are threads of one
+  // process.
+  std::shared_ptr<void> allocate(size_t bytes, Device device = kCpu);
+  // Options::device.
+  Device device() const;
 
   // Parts the group, as MPI_Comm_split does: a new communicator for the ranks of each color, who
   // are numbered in it by key, and by rank where keys are the same. A color is 0 or more; a rank
@@ -175,7 +202,8 @@ class Communicator {
   // it again. Throws what connect() throws.
   std::shared_ptr<Communicator> shrink(std::chrono::milliseconds wait = {});
 
-  // "thread", "shm", "tcp" or "mixed".
+  // "cuda" where memory of devices goes straight between them; else "thread", "shm", "tcp" or
+  // "mixed".
   std::string transport() const;
   // For people: how this rank reaches another, "messages by a socket to 10.0.0.2:4711; the ring to
   // rank 1 by shared memory".
@@ -190,6 +218,8 @@ class Communicator {
   friend struct CommunicatorMaker;
   Communicator(std::shared_ptr<OperationQueue> queue, Algorithm algorithm, Lineage lineage);
   Work start(Collective collective, const void* in_place, const void* must_be);
+  // Null where the buffers are the CPU's. Throws kInvalidArgument for those of another device.
+  std::shared_ptr<OnDevice> find_device(const Collective& collective) const;
   // Every rank's `mine`, in order.
   template <class T>
   std::vector<T> tell_all(const T& mine);
@@ -217,5 +247,8 @@ std::shared_ptr<Communicator> connect(const World& world, std::shared_ptr<Store>
 // "tcp" take the same way through segments and sockets as between processes. Where ranks throw, the
 // others' work is cancelled, and the error that was thrown first is rethrown.
 void run_ranks(int n, const std::function<void(Communicator&)>& fn, const Options& options = {});
+// A rank for each of `devices`, whose communicator is for that one; options.device is not used.
+void run_ranks(const std::vector<Device>& devices, const std::function<void(Communicator&)>& fn,
+               const Options& options = {});
 
 }  // namespace lockstep::comm

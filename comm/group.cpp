@@ -19,6 +19,9 @@
 #include "lockstep/comm/communicator.h"
 #include "lockstep/comm/communicator_maker.h"
 #include "lockstep/comm/costs.h"
+#ifdef LOCKSTEP_WITH_CUDA
+#include "lockstep/comm/cuda_transport.h"
+#endif
 #include "lockstep/comm/interface.h"
 #include "lockstep/comm/join_timeline.h"
 #include "lockstep/comm/log.h"
@@ -36,7 +39,7 @@ namespace {
 constexpr std::string_view kOp = "connect";
 // The reason why a group failed comes behind the end of a rank's connections at most by this.
 constexpr std::chrono::milliseconds kWhy{200};
-constexpr std::array<std::string_view, 4> kTransports = {"thread", "shm", "tcp", "mixed"};
+constexpr std::array<std::string_view, 5> kTransports = {"thread", "shm", "tcp", "mixed", "cuda"};
 
 // An option, or else the environment's; and which of the two it is, for messages.
 struct Chosen {
@@ -55,9 +58,30 @@ std::string transport_name(const Options& options) {
   const bool known = chosen.value.empty() || std::find(kTransports.begin(), kTransports.end(),
                                                        chosen.value) != kTransports.end();
   check(known, kOp, [&] {
-    return concat(chosen.from, " wants one of thread shm tcp mixed, got \"", chosen.value, "\"");
+    return concat(chosen.from, " wants one of thread shm tcp mixed cuda, got \"", chosen.value,
+                  "\"");
   });
   return chosen.value;
+}
+
+// The name by which memory of the host goes; "cuda" is none.
+std::string host_transport_name(const Options& options) {
+  const std::string name = transport_name(options);
+  return name == "cuda" ? "" : name;
+}
+
+// Lets a group take memory of the device of its options, if it has one.
+std::unique_ptr<Transport> with_device(std::unique_ptr<Transport> transport,
+                                       const Options& options) {
+  if (options.device.is_cpu()) return transport;
+  require_device(options.device, kOp);
+#ifdef LOCKSTEP_WITH_CUDA
+  const std::string wanted = transport_name(options);
+  return make_cuda_transport(std::move(transport), options.device,
+                             wanted.empty() || wanted == "cuda", wanted == "cuda");
+#else
+  return transport;  // not reached: there is no such device
+#endif
 }
 
 Algorithm algorithm_of(const Options& options) {
@@ -180,11 +204,12 @@ std::string transport_for(const std::vector<std::string>& hosts) {
 }
 
 Agreed agree(const Meeting& meeting, const Options& options, Deadline deadline) {
-  const std::string wanted = transport_name(options);
+  const std::string named = host_transport_name(options);
+  const std::string wanted = options.device.is_cpu() ? named : concat(named, " and a device");
   const Algorithm algorithm = algorithm_of(options);
-  check(wanted != "thread", kOp,
+  check(named != "thread", kOp,
         "transport \"thread\" is for ranks that are threads of one process: see run_ranks()");
-  check_algorithm(wanted, algorithm);
+  check_algorithm(named, algorithm);
   logs_debug();
   if (meeting.rank == 0 && !costs_file().empty()) load_costs(costs_file(), "", 0);
   set_own(meeting, "host", concat(wanted, "\n", host_identity(options)));
@@ -192,13 +217,16 @@ Agreed agree(const Meeting& meeting, const Options& options, Deadline deadline) 
   for (int rank = 0; rank < meeting.size; ++rank) {
     const std::string theirs = hosts[rank].substr(0, hosts[rank].find('\n'));
     if (theirs != wanted) {
-      const auto shown = [](const std::string& name) { return name.empty() ? "any" : name; };
+      const auto shown = [](const std::string& name) {
+        return name.empty() || name[0] == ' ' ? concat("any", name) : name;
+      };
       throw Error(ErrorCode::kMismatch, kOp,
                   concat("rank ", meeting.rank, " wants transport ", shown(wanted), ", rank ", rank,
-                         " ", shown(theirs), ": give all the same LOCKSTEP_TRANSPORT"));
+                         " ", shown(theirs),
+                         ": give all the same LOCKSTEP_TRANSPORT, and all a device or none"));
     }
   }
-  const std::string transport = wanted.empty() ? transport_for(hosts) : wanted;
+  const std::string transport = named.empty() ? transport_for(hosts) : named;
   return {transport, std::move(hosts)};
 }
 
@@ -263,6 +291,7 @@ std::vector<int> ranks_up_to(int n) {
 
 std::shared_ptr<Communicator> CommunicatorMaker::make(std::unique_ptr<Transport> transport,
                                                       Algorithm algorithm, Lineage lineage) {
+  transport = with_device(std::move(transport), lineage.options);
   std::string about_ranks;
   if (lineage.world_ranks != ranks_up_to(transport->size())) {
     about_ranks = transport->size() == 1 ? " (rank 0 of this group is rank "
@@ -315,8 +344,15 @@ std::shared_ptr<Communicator> init(const Options& options) {
 
 void run_ranks(int n, const std::function<void(Communicator&)>& fn, const Options& options) {
   check(n >= 1, "run_ranks", [&] { return concat("want at least one rank, got ", n); });
-  const std::string wanted = transport_name(options);
-  const Algorithm algorithm = algorithm_of(options);
+  run_ranks(std::vector<Device>(static_cast<size_t>(n), options.device), fn, options);
+}
+
+void run_ranks(const std::vector<Device>& devices, const std::function<void(Communicator&)>& fn,
+               const Options& given) {
+  check(!devices.empty(), "run_ranks", "want a device for each rank, got none");
+  const auto n = static_cast<int>(devices.size());
+  const std::string wanted = host_transport_name(given);
+  const Algorithm algorithm = algorithm_of(given);
   const bool threads = wanted.empty() || wanted == "thread" || n == 1;
 
   std::vector<std::unique_ptr<Transport>> transports;
@@ -324,7 +360,7 @@ void run_ranks(int n, const std::function<void(Communicator&)>& fn, const Option
   std::unique_ptr<StoreServer> server;
   const std::string token = random_token();
   if (threads) {
-    transports = make_thread_transports(n, timeout_of(options));
+    transports = make_thread_transports(n, timeout_of(given));
   } else {
     server = std::make_unique<StoreServer>(StoreServer::Options{"127.0.0.1", 0, token, ""});
   }
@@ -333,6 +369,8 @@ void run_ranks(int n, const std::function<void(Communicator&)>& fn, const Option
   std::exception_ptr first;
   const auto run = [&](int rank) {
     timeline::set_thread(rank, "training");
+    Options options = given;
+    options.device = devices[static_cast<size_t>(rank)];
     try {
       std::shared_ptr<Communicator> communicator;
       if (threads) {

@@ -29,6 +29,7 @@ Transfer transfer_of(const Collective& collective) {
   const void* data = out.sends ? collective.send : collective.recv;
   out.data = static_cast<std::byte*>(const_cast<void*>(data));
   out.bytes = collective.request.count * collective.element_size();
+  out.on_device = collective.on_device;
   return out;
 }
 
@@ -170,7 +171,9 @@ void OperationQueue::run_collective(std::unique_lock<std::mutex>& lock, bool in_
 
 void OperationQueue::run(const Collective& collective, std::shared_ptr<void>& copy) {
   const bool in_place = collective.send == collective.recv && collective.request.count != 0;
-  if (collective.request.kind != Kind::kAllToAll || !in_place) return transport_->run(collective);
+  if (collective.request.kind != Kind::kAllToAll || !in_place || collective.on_device != nullptr) {
+    return transport_->run(collective);
+  }
   // What comes from a rank would take the place of what must still go to it.
   const auto bytes = static_cast<size_t>(collective.send_bytes(transport_->size()));
   copy = transport_->allocate(bytes);

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -35,6 +36,7 @@ struct Transfer {
   bool sends = false;
   std::byte* data = nullptr;
   int64_t bytes = 0;
+  std::shared_ptr<OnDevice> on_device = nullptr;  // null: `data` is the CPU's
 
   int64_t moved = 0;
   bool posted = false;

@@ -58,6 +58,35 @@ void SharedGroup::run(const Collective& collective) {
   }
 }
 
+void SharedGroup::meet(const Collective& collective, const void* mine, size_t bytes, void* all) {
+  op_ = collective.request.name();
+  if (cancelled_.load()) throw Error(ErrorCode::kCancelled, op_, "the communicator was aborted");
+  asked_ = collective.request;
+  arrive(collective, mine, bytes, false);
+  for (int peer = 0; peer < size(); ++peer) {
+    if (bytes != 0) {
+      std::memcpy(static_cast<std::byte*>(all) + static_cast<size_t>(peer) * bytes,
+                  payload(peer, bytes), bytes);
+    }
+  }
+}
+
+void SharedGroup::start_touching() {
+  self().touching.store(1);
+  if (!somebody_left()) return;
+  stop_touching();
+  await([](int) { return false; });  // throws what made it stop
+}
+
+void SharedGroup::stop_touching() { self().touching.store(0); }
+
+int SharedGroup::find_dead() {
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer != rank() && is_dead(peer) && peers_[peer].member->left.load() == 0) return peer;
+  }
+  return -1;
+}
+
 void SharedGroup::leave(const Failure& why) noexcept {
   Member& me = self();
   me.left_code = static_cast<uint32_t>(why.code);

@@ -90,6 +90,19 @@ class SharedGroup : public Transport, private RingLink, private PairLink {
   void leave(const Failure& why) noexcept final;
   void cancel() noexcept final;
 
+  // What a transport over other memory needs of these ranks.
+
+  // How every collective begins, and no more: waits until all ranks ask for the same, and puts what
+  // each has to tell into `all`, by rank: `bytes` of every rank, at most Member::kPayloadBytes.
+  // Throws as run() does.
+  void meet(const Collective& collective, const void* mine, size_t bytes, void* all);
+  // From here to stop_touching() no rank that leaves lets its buffers go, for a while. Throws where
+  // one has left already.
+  void start_touching();
+  void stop_touching();
+  // From any thread: a rank that died without leaving; -1 where none has.
+  int find_dead();
+
  protected:
   // One rank as this one sees it.
   struct Peer {
@@ -111,7 +124,7 @@ class SharedGroup : public Transport, private RingLink, private PairLink {
   // where every rank's Member::reads is 1. Throws where that memory cannot be read.
   virtual bool read_peer(int peer, uint64_t address, void* to, size_t bytes) = 0;
   // Whether a peer has died without leaving. Called a few times a second while waiting for it.
-  virtual bool is_dead(int peer) = 0;
+  virtual bool is_dead(int peer) = 0;  // from any thread
 
   std::vector<Peer> peers_;
   bool crowded_ = false;  // more ranks than cores: do not spin

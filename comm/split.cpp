@@ -96,7 +96,7 @@ std::shared_ptr<Communicator> Communicator::split(int color, int key) {
     }
   };
   Offer offer;
-  const bool threads = transport() == "thread";
+  const bool threads = lineage_->threads != nullptr;
   attempt([&] {
     if (!threads) {
       made = connect_group(group, lineage_->store, options, world_ranks, lineage_->places);

@@ -15,6 +15,7 @@
 #include "lockstep/comm/pair_streams.h"
 #include "lockstep/comm/socket.h"
 #include "lockstep/kernels/error.h"
+#include "lockstep/kernels/memory.h"
 
 namespace lockstep::comm {
 
@@ -68,6 +69,12 @@ class Transport {
   // From any thread: there are more transfers now.
   virtual void nudge() noexcept = 0;
   virtual std::shared_ptr<void> allocate(size_t bytes) = 0;
+  // The device whose memory buffers may lie in besides the CPU's, and memory there that is reduced
+  // without copies. kCpu: there is none.
+  virtual Device device() const { return kCpu; }
+  virtual std::shared_ptr<void> allocate_on_device(size_t bytes) {
+    return lockstep::allocate(bytes, device());
+  }
 
   // What the cost model needs to know, measured by all ranks together, each at the same place in
   // its sequence of run() calls; `rounds` is how often (costs.h).

@@ -66,7 +66,12 @@ bool partial_is_input(DType dtype, FoldOp op);
 struct Fold {
   static void cpu(const FoldSpec& spec, const void* const* sources, void* const* outputs,
                   int output_count, int64_t count);
+  // Sources and outputs are memory that the current device reaches, its own or a peer's.
+  // Throws Error(kInvalidArgument) for more than kMostCudaFolds of either.
+  static void cuda(const FoldSpec& spec, const void* const* sources, void* const* outputs,
+                   int output_count, int64_t count);
 };
+inline constexpr int kMostCudaFolds = 32;
 
 // The same fold in steps, for a ring: begin, then ranks - 2 times step, then finish.
 struct FoldBegin {  // partial[i] = source[i]

@@ -15,35 +15,19 @@
 #include "lockstep/kernels/small_blocks.h"
 #ifdef LOCKSTEP_WITH_CUDA
 #include "lockstep/kernels/cuda/runtime.h"
+#include "lockstep/kernels/cuda/stream_memory.h"
 #endif
 
 namespace lockstep {
 namespace {
 
-// Where blocks come from.
-struct Source {
-  Device device;
-  bool caches;
-  void* (*take)(int device, size_t size);  // null where there is no more
-  void (*give_back)(int device, void* block) noexcept;
-};
-
-// Blocks are cached by their exact size, which is rounded up in coarse steps so that tensors of
-// nearly the same size share blocks: at most an eighth of a block is wasted.
-size_t block_size(size_t bytes, bool caches) {
-  if (bytes <= kLargestSmallBlock || !caches) {
-    return (bytes + kCpuAlignment - 1) / kCpuAlignment * kCpuAlignment;
-  }
-  const size_t step = std::max(kCpuAlignment, std::bit_floor(bytes) / 8);
-  return (bytes + step - 1) / step * step;
+size_t round_up_to_line(size_t bytes) {
+  return (bytes + kCpuAlignment - 1) / kCpuAlignment * kCpuAlignment;
 }
 
+// Of the CPU.
 class CachingAllocator {
  public:
-  explicit CachingAllocator(const Source& source) : source_(source) {}
-
-  bool caches() const { return source_.caches; }
-
   void* take(size_t size) {
     allocations_.fetch_add(1, std::memory_order_relaxed);
     if (is_small(size)) return take_small(size);
@@ -58,10 +42,10 @@ class CachingAllocator {
         return block;
       }
     }
-    void* block = source_.take(source_.device.index, size);
+    void* block = std::aligned_alloc(kCpuAlignment, size);
     if (block == nullptr) {
       empty_cache();
-      block = source_.take(source_.device.index, size);
+      block = std::aligned_alloc(kCpuAlignment, size);
     }
     if (block == nullptr) throw_out_of_memory(size);
     system_allocations_.fetch_add(1, std::memory_order_relaxed);
@@ -72,20 +56,20 @@ class CachingAllocator {
   void give_back(void* block, size_t size) noexcept {
     in_use_.fetch_sub(static_cast<int64_t>(size), std::memory_order_relaxed);
     if (is_small(size)) return give_small_block(block, size);
-    if (!source_.caches) return source_.give_back(source_.device.index, block);
+    if (!kKeepsFreeBlocks) return std::free(block);
     std::lock_guard lock(mutex_);
     try {
       free_[size].push_back(block);
       cached_ += static_cast<int64_t>(size);
     } catch (...) {  // no memory for the list itself
-      source_.give_back(source_.device.index, block);
+      std::free(block);
     }
   }
 
   void empty_cache() {
     std::lock_guard lock(mutex_);
     for (auto& [size, blocks] : free_) {
-      for (void* block : blocks) source_.give_back(source_.device.index, block);
+      for (void* block : blocks) std::free(block);
     }
     free_.clear();
     cached_ = 0;
@@ -93,13 +77,11 @@ class CachingAllocator {
 
   MemoryStats stats() {
     std::lock_guard lock(mutex_);
-    return {in_use_, peak_in_use_, cached_, allocations_, system_allocations_};
+    return {in_use_, peak_in_use_, cached_, allocations_, system_allocations_, 0};
   }
 
  private:
-  bool is_small(size_t size) const {
-    return size <= kLargestSmallBlock && !source_.device.is_cuda();
-  }
+  static bool is_small(size_t size) { return size <= kLargestSmallBlock; }
 
   void* take_small(size_t size) {
     bool from_system = false;
@@ -115,10 +97,9 @@ class CachingAllocator {
   }
 
   [[noreturn]] void throw_out_of_memory(size_t size) {
-    throw Error(
-        ErrorCode::kOutOfMemory, "allocate",
-        absl::StrCat("want ", size, " bytes on ", source_.device.name(),
-                     ", but the system has no more; ", in_use_.load(), " bytes are in use"));
+    throw Error(ErrorCode::kOutOfMemory, "allocate",
+                absl::StrCat("want ", size, " bytes on cpu, but the system has no more; ",
+                             in_use_.load(), " bytes are in use"));
   }
 
   void count_in_use(size_t size) {
@@ -130,7 +111,6 @@ class CachingAllocator {
     }
   }
 
-  const Source source_;
   std::mutex mutex_;
   absl::flat_hash_map<size_t, std::vector<void*>> free_;
   int64_t cached_ = 0;
@@ -143,52 +123,118 @@ class CachingAllocator {
 };
 
 // Never destroyed: tensors of static lifetime may be freed after it would have been.
-CachingAllocator& allocator_of(Device device) {
-  static auto* cpu = new CachingAllocator(
-      {kCpu, kKeepsFreeBlocks,
-       [](int, size_t size) { return std::aligned_alloc(kCpuAlignment, size); },
-       [](int, void* block) noexcept { std::free(block); }});
+CachingAllocator& cpu_allocator() {
+  static auto* allocator = new CachingAllocator;
+  return *allocator;
+}
+
 #ifdef LOCKSTEP_WITH_CUDA
-  // All work of a device is on one stream, so that a block may be used again at once.
-  static auto* on_cuda = [] {
-    auto* allocators = new std::vector<std::unique_ptr<CachingAllocator>>;
+cuda::StreamAllocator& allocator_of(Device device) {
+  static auto* allocators = [] {
+    auto* made = new std::vector<std::unique_ptr<cuda::StreamAllocator>>;
     for (int i = 0; i < cuda::device_count(); ++i) {
-      allocators->push_back(std::make_unique<CachingAllocator>(Source{
-          {DeviceType::kCuda, i}, cuda::caches_memory(), cuda::take_memory, cuda::free_memory}));
+      made->push_back(std::make_unique<cuda::StreamAllocator>(cuda::StreamAllocator::Source{
+          {DeviceType::kCuda, i}, cuda::take_memory, cuda::free_memory}));
     }
-    return allocators;
+    return made;
   }();
-  if (device.is_cuda()) return *(*on_cuda)[static_cast<size_t>(device.index)];
-#else
-  (void)device;
+  return *(*allocators)[static_cast<size_t>(device.index)];
+}
+
+// Null where there is no device.
+cuda::StreamAllocator* pinned_allocator() {
+  static auto* allocator =
+      cuda::device_count() == 0
+          ? nullptr
+          : new cuda::StreamAllocator({kCpu, cuda::take_pinned, cuda::free_pinned});
+  return allocator;
+}
+
+std::shared_ptr<void> allocate_from(cuda::StreamAllocator& allocator, size_t bytes) {
+  return {allocator.take(bytes), [&allocator](void* block) { allocator.give_back(block); },
+          SmallBlockAllocator<char>()};
+}
 #endif
-  return *cpu;
+
+void check_bytes(size_t bytes) {
+  check(bytes <= SIZE_MAX / 2, "allocate",
+        [&] { return absl::StrCat("want at most 2^63 bytes, got ", bytes); });
 }
 
 }  // namespace
 
+size_t block_size(size_t bytes) {
+  if (bytes <= kLargestSmallBlock) return round_up_to_line(bytes);
+  const size_t step = std::max(kCpuAlignment, std::bit_floor(bytes) / 8);
+  return (bytes + step - 1) / step * step;
+}
+
 std::shared_ptr<void> allocate(size_t bytes, Device device) {
   require_device(device, "allocate");
   if (bytes == 0) return nullptr;
-  check(bytes <= SIZE_MAX / 2, "allocate",
-        [&] { return absl::StrCat("want at most 2^63 bytes, got ", bytes); });
-  CachingAllocator& allocator = allocator_of(device);
-  // Blocks that go back to CUDA's emulator are as long as they are wanted: it looks at their ends.
-  const size_t size =
-      device.is_cuda() && !allocator.caches() ? bytes : block_size(bytes, allocator.caches());
-  void* block = allocator.take(size);
-  return {block, [&allocator, size](void* p) { allocator.give_back(p, size); },
+  check_bytes(bytes);
+#ifdef LOCKSTEP_WITH_CUDA
+  if (device.is_cuda()) return allocate_from(allocator_of(device), bytes);
+#endif
+  CachingAllocator& allocator = cpu_allocator();
+  const size_t size = kKeepsFreeBlocks ? block_size(bytes) : round_up_to_line(bytes);
+  return {allocator.take(size), [&allocator, size](void* p) { allocator.give_back(p, size); },
           SmallBlockAllocator<char>()};
+}
+
+std::shared_ptr<void> allocate_pinned(size_t bytes) {
+  if (bytes == 0) return nullptr;
+  check_bytes(bytes);
+#ifdef LOCKSTEP_WITH_CUDA
+  if (pinned_allocator() != nullptr) return allocate_from(*pinned_allocator(), bytes);
+#endif
+  return allocate(bytes);
+}
+
+void used_on(const void* memory, const Stream& stream) {
+#ifdef LOCKSTEP_WITH_CUDA
+  if (stream.device().is_cpu() || memory == nullptr) return;
+  if (pinned_allocator()->used_on(memory, stream)) return;
+  for (int i = 0; i < cuda::device_count(); ++i) {
+    if (allocator_of({DeviceType::kCuda, i}).used_on(memory, stream)) return;
+  }
+#else
+  (void)memory;
+  (void)stream;
+#endif
+}
+
+Device device_of(const void* memory) {
+#ifdef LOCKSTEP_WITH_CUDA
+  if (cuda::device_count() > 0) return cuda::device_of(memory);
+#else
+  (void)memory;
+#endif
+  return kCpu;
 }
 
 MemoryStats memory_stats(Device device) {
   require_device(device, "memory_stats");
-  return allocator_of(device).stats();
+#ifdef LOCKSTEP_WITH_CUDA
+  if (device.is_cuda()) return allocator_of(device).stats();
+#endif
+  return cpu_allocator().stats();
+}
+
+MemoryStats pinned_memory_stats() {
+#ifdef LOCKSTEP_WITH_CUDA
+  if (pinned_allocator() != nullptr) return pinned_allocator()->stats();
+#endif
+  return {};
 }
 
 void empty_cache(Device device) {
   require_device(device, "empty_cache");
-  allocator_of(device).empty_cache();
+#ifdef LOCKSTEP_WITH_CUDA
+  if (device.is_cuda()) return allocator_of(device).empty_cache();
+  if (pinned_allocator() != nullptr) pinned_allocator()->empty_cache();
+#endif
+  cpu_allocator().empty_cache();
 }
 
 }  // namespace lockstep

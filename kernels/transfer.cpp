@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "lockstep/kernels/memory.h"
 #ifdef LOCKSTEP_WITH_CUDA
 #include "lockstep/kernels/cuda/runtime.h"
 #endif
@@ -20,6 +21,25 @@ void transfer(const View& x, const View& y) {
   }
 #endif
   std::memcpy(y.data, x.data, bytes);
+}
+
+void transfer_async(const View& x, const View& y, const Stream& stream) {
+  require_device(x.device, "transfer");
+  require_device(y.device, "transfer");
+  copy_async(y.data, x.data, static_cast<size_t>(x.numel()) * size_of(x.dtype), stream);
+}
+
+void copy_async(void* to, const void* from, size_t bytes, const Stream& stream) {
+  if (bytes == 0) return;
+#ifdef LOCKSTEP_WITH_CUDA
+  if (stream.device().is_cuda()) {
+    cuda::copy_async(to, from, bytes, stream);
+    used_on(to, stream);
+    used_on(from, stream);
+    return;
+  }
+#endif
+  std::memcpy(to, from, bytes);
 }
 
 }  // namespace lockstep

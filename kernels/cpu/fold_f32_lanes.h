@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "lockstep/kernels/dtype.h"
+#include "lockstep/kernels/fold_rule.h"
 #include "lockstep/kernels/simd.h"
 
 #if defined(__x86_64__)
@@ -16,9 +17,6 @@
 #endif
 
 namespace lockstep::kernels {
-
-// How elements are joined; kAvgExact is the average over a power of two, which divides by scaling.
-enum class Join { kSum, kAvgExact, kAvg, kMin, kMax, kProduct, kAnd, kOr };
 
 // Elements in a step of the vector loops, which take whole steps alone.
 inline constexpr int64_t kLanes = 16;

@@ -1,6 +1,7 @@
-// Devices, the stream of each, memory and copies.
+// Devices, streams and events, memory and copies.
 #include "lockstep/kernels/cuda/runtime.h"
 
+#include <cstdlib>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -12,21 +13,6 @@
 namespace lockstep::cuda {
 namespace {
 
-// One for each device, made at first use. Never destroyed: memory of static lifetime may be freed
-// after it would have been.
-cudaStream_t stream_of(int device) {
-  static auto* mutex = new std::mutex;
-  static auto* streams = new std::vector<cudaStream_t>;
-  std::lock_guard lock(*mutex);
-  const auto at = static_cast<size_t>(device);
-  if (streams->size() <= at) streams->resize(at + 1);
-  if ((*streams)[at] == nullptr) {
-    const DeviceGuard guard({DeviceType::kCuda, device});
-    LOCKSTEP_CUDA_CHECK(cudaStreamCreateWithFlags(&(*streams)[at], cudaStreamNonBlocking));
-  }
-  return (*streams)[at];
-}
-
 int current_device() {
   int device = 0;
   LOCKSTEP_CUDA_CHECK(cudaGetDevice(&device));
@@ -34,14 +20,17 @@ int current_device() {
 }
 
 // What is put on `later` after this call runs after what is on `earlier` now.
-void order(cudaStream_t earlier, int device, cudaStream_t later) {
-  const DeviceGuard guard({DeviceType::kCuda, device});
-  cudaEvent_t event = nullptr;
-  LOCKSTEP_CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
-  cudaError_t error = cudaEventRecord(event, earlier);
-  if (error == cudaSuccess) error = cudaStreamWaitEvent(later, event, 0);
-  cudaEventDestroy(event);  // what was recorded stays
-  check(error, "cudaStreamWaitEvent");
+void order(const Stream& earlier, const Stream& later) {
+  if (!(earlier == later)) later.wait(earlier.record());
+}
+
+bool is_done(cudaError_t error, std::string_view call) {
+  if (error == cudaErrorNotReady) {
+    cudaGetLastError();
+    return false;
+  }
+  check(error, call);
+  return true;
 }
 
 }  // namespace
@@ -55,7 +44,7 @@ void check(cudaError_t error, std::string_view call, std::source_location where)
               "cuda", str_cat(name, " (", meaning, ") from ", call), where);
 }
 
-cudaStream_t stream() { return stream_of(current_device()); }
+cudaStream_t stream() { return current_stream({DeviceType::kCuda, current_device()}).handle(); }
 
 unsigned full_grid() {
   int processors = 1;
@@ -91,58 +80,173 @@ DeviceGuard::~DeviceGuard() { cudaSetDevice(before_); }
 
 bool caches_memory() {
 #ifdef SIMT_STATIC_SHARED
-  return false;
+  static const bool caches = std::getenv("SIMT_CACHE") != nullptr;
+  return caches;
 #else
   return true;
 #endif
 }
 
-void* take_memory(int device, size_t bytes) {
-  const DeviceGuard guard({DeviceType::kCuda, device});
-  void* memory = nullptr;
-  const cudaError_t error = caches_memory() ? cudaMalloc(&memory, bytes)
-                                            : cudaMallocAsync(&memory, bytes, stream_of(device));
+namespace {
+
+// Null where an allocation failed for want of memory.
+void* memory_or_null(cudaError_t error, void* memory, std::string_view call) {
   if (error == cudaErrorMemoryAllocation) {
     cudaGetLastError();
     return nullptr;
   }
-  check(error, "cudaMalloc");
+  check(error, call);
   return memory;
 }
 
+}  // namespace
+
+void* take_memory(Device device, size_t bytes) {
+  const DeviceGuard guard(device);
+  void* memory = nullptr;
+  const cudaError_t error = cudaMalloc(&memory, bytes);
+  return memory_or_null(error, memory, "cudaMalloc");
+}
+
 // An error that the device had before shows at the next call that may throw.
-void free_memory(int device, void* memory) noexcept {
+void free_memory(Device device, void* memory, const Stream& stream) noexcept {
   int before = 0;
-  if (cudaGetDevice(&before) != cudaSuccess || cudaSetDevice(device) != cudaSuccess) return;
+  if (cudaGetDevice(&before) != cudaSuccess || cudaSetDevice(device.index) != cudaSuccess) return;
   if (caches_memory()) {
-    cudaFree(memory);
+    cudaFree(memory);  // waits for the device
   } else {
-    cudaFreeAsync(memory, stream_of(device));
+    cudaFreeAsync(memory, stream.handle());
   }
   cudaSetDevice(before);
+}
+
+void* take_pinned(Device, size_t bytes) {
+  void* memory = nullptr;
+  const cudaError_t error = cudaHostAlloc(&memory, bytes, cudaHostAllocDefault);
+  return memory_or_null(error, memory, "cudaHostAlloc");
+}
+
+void free_pinned(Device, void* memory, const Stream&) noexcept { cudaFreeHost(memory); }
+
+MemoryInfo memory_info(Device device) {
+  const DeviceGuard guard(device);
+  MemoryInfo info;
+  LOCKSTEP_CUDA_CHECK(cudaMemGetInfo(&info.free, &info.total));
+  return info;
+}
+
+Device device_of(const void* memory) {
+  cudaPointerAttributes attributes = {};
+  LOCKSTEP_CUDA_CHECK(cudaPointerGetAttributes(&attributes, memory));
+  if (attributes.type != cudaMemoryTypeDevice) return kCpu;
+  return {DeviceType::kCuda, attributes.device};
+}
+
+bool reach_peer(Device device, Device peer) {
+  if (device == peer) return true;
+  int can = 0;
+  LOCKSTEP_CUDA_CHECK(cudaDeviceCanAccessPeer(&can, device.index, peer.index));
+  if (can == 0) return false;
+  const DeviceGuard guard(device);
+  const cudaError_t error = cudaDeviceEnablePeerAccess(peer.index, 0);
+  if (error == cudaErrorPeerAccessAlreadyEnabled) {
+    cudaGetLastError();
+  } else {
+    check(error, "cudaDeviceEnablePeerAccess");
+  }
+  return true;
 }
 
 void copy(void* to, Device to_device, const void* from, Device from_device, size_t bytes) {
   const Device device = to_device.is_cuda() ? to_device : from_device;
   const DeviceGuard guard(device);
-  const cudaStream_t stream = stream_of(device.index);
+  const Stream stream = current_stream(device);
   if (to_device.is_cuda() && from_device.is_cuda() && to_device.index != from_device.index) {
-    const cudaStream_t theirs = stream_of(from_device.index);
-    order(theirs, from_device.index, stream);
+    const Stream theirs = current_stream(from_device);
+    order(theirs, stream);
     LOCKSTEP_CUDA_CHECK(
-        cudaMemcpyPeerAsync(to, to_device.index, from, from_device.index, bytes, stream));
-    order(stream, to_device.index, theirs);  // else `from` could be freed too soon
+        cudaMemcpyPeerAsync(to, to_device.index, from, from_device.index, bytes, stream.handle()));
+    order(stream, theirs);  // else `from` could be freed too soon
     return;
   }
-  LOCKSTEP_CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream));
-  if (!to_device.is_cuda() || !from_device.is_cuda()) {
-    LOCKSTEP_CUDA_CHECK(cudaStreamSynchronize(stream));
-  }
+  copy_async(to, from, bytes, stream);
+  if (!to_device.is_cuda() || !from_device.is_cuda()) synchronize(stream);
 }
 
-void synchronize(Device device) {
+void copy_async(void* to, const void* from, size_t bytes, const Stream& stream) {
+  const DeviceGuard guard(stream.device());
+  LOCKSTEP_CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream.handle()));
+}
+
+void set_zero(void* memory, size_t bytes, const Stream& stream) {
+  const DeviceGuard guard(stream.device());
+  LOCKSTEP_CUDA_CHECK(cudaMemsetAsync(memory, 0, bytes, stream.handle()));
+}
+
+std::shared_ptr<CUstream_st> make_stream(Device device, bool high_priority) {
   const DeviceGuard guard(device);
-  LOCKSTEP_CUDA_CHECK(cudaStreamSynchronize(stream_of(device.index)));
+  int least = 0;
+  int greatest = 0;
+  LOCKSTEP_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  cudaStream_t stream = nullptr;
+  LOCKSTEP_CUDA_CHECK(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking,
+                                                   high_priority ? greatest : least));
+  return {stream, [](cudaStream_t gone) { cudaStreamDestroy(gone); }};
+}
+
+CUstream_st* own_stream(Device device) {
+  static auto* mutex = new std::mutex;
+  static auto* streams = new std::vector<std::shared_ptr<CUstream_st>>;
+  std::lock_guard lock(*mutex);
+  const auto at = static_cast<size_t>(device.index);
+  if (streams->size() <= at) streams->resize(at + 1);
+  if ((*streams)[at] == nullptr) (*streams)[at] = make_stream(device, false);
+  return (*streams)[at].get();
+}
+
+void synchronize(const Stream& stream) {
+  const DeviceGuard guard(stream.device());
+  LOCKSTEP_CUDA_CHECK(cudaStreamSynchronize(stream.handle()));
+}
+
+bool is_done(const Stream& stream) {
+  const DeviceGuard guard(stream.device());
+  return is_done(cudaStreamQuery(stream.handle()), "cudaStreamQuery");
+}
+
+std::shared_ptr<CUevent_st> make_event(Device device, bool timed) {
+  const DeviceGuard guard(device);
+  cudaEvent_t event = nullptr;
+  LOCKSTEP_CUDA_CHECK(
+      cudaEventCreateWithFlags(&event, timed ? cudaEventDefault : cudaEventDisableTiming));
+  // What was recorded stays for those who wait already.
+  return {event, [](cudaEvent_t gone) { cudaEventDestroy(gone); }};
+}
+
+void record(const Event& event, const Stream& stream) {
+  const DeviceGuard guard(stream.device());
+  LOCKSTEP_CUDA_CHECK(cudaEventRecord(event.handle(), stream.handle()));
+}
+
+void wait(const Stream& stream, const Event& event) {
+  const DeviceGuard guard(stream.device());
+  LOCKSTEP_CUDA_CHECK(cudaStreamWaitEvent(stream.handle(), event.handle(), 0));
+}
+
+void synchronize(const Event& event) {
+  const DeviceGuard guard(event.device());
+  LOCKSTEP_CUDA_CHECK(cudaEventSynchronize(event.handle()));
+}
+
+bool is_done(const Event& event) {
+  const DeviceGuard guard(event.device());
+  return is_done(cudaEventQuery(event.handle()), "cudaEventQuery");
+}
+
+double milliseconds(const Event& start, const Event& end) {
+  float out = 0;
+  LOCKSTEP_CUDA_CHECK(cudaEventElapsedTime(&out, start.handle(), end.handle()));
+  return static_cast<double>(out);
 }
 
 }  // namespace lockstep::cuda

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 
 #include "lockstep/kernels/device.h"
+#include "lockstep/kernels/stream.h"
 
 // What the rest of the library asks of CUDA, without CUDA's headers. Defined where a build has CUDA
 // (LOCKSTEP_WITH_CUDA). All of it is thread-safe and throws Error(kDevice) that names CUDA's call
@@ -25,19 +27,49 @@ class DeviceGuard {
 };
 
 // Whether blocks that are given back are kept and rounded up: not in the emulator, which finds
-// steps beyond a block and late uses of it.
+// steps beyond a block and late uses of it, unless SIMT_CACHE is set.
 bool caches_memory();
 
-// Null where the device has no such much. Freed memory is used again only after what was put on the
-// device's stream before.
-void* take_memory(int device, size_t bytes);
-void free_memory(int device, void* memory) noexcept;
+// Null where the device has no such much. Freed memory is used again only after what was put on
+// `stream` before.
+void* take_memory(Device device, size_t bytes);
+void free_memory(Device device, void* memory, const Stream& stream) noexcept;
+// Page-locked memory of the host, which all devices reach.
+void* take_pinned(Device, size_t bytes);
+void free_pinned(Device, void* memory, const Stream&) noexcept;
+
+struct MemoryInfo {
+  size_t free = 0;
+  size_t total = 0;
+};
+MemoryInfo memory_info(Device device);
+
+// Where memory lies: kCpu for all that is not a device's.
+Device device_of(const void* memory);
+// Lets kernels and copies of `device` reach memory of `peer`; false where the machine cannot.
+bool reach_peer(Device device, Device peer);
 
 // Copies between memory of any two devices, the CPU among them, behind what was put on their
-// streams before. Returns when host memory may be read, or overwritten.
+// current streams before. Returns when host memory may be read, or overwritten.
 void copy(void* to, Device to_device, const void* from, Device from_device, size_t bytes);
+// Puts a copy on a stream of a device that is one of the two, or that reaches both. Waits where
+// memory of the host is not pinned.
+void copy_async(void* to, const void* from, size_t bytes, const Stream& stream);
+void set_zero(void* memory, size_t bytes, const Stream& stream);
 
-// Returns when all that was put on the device's stream before has finished.
-void synchronize(Device device);
+// ---- Streams and events, for stream.cpp ----
+
+std::shared_ptr<CUstream_st> make_stream(Device device, bool high_priority);
+// Made at first use, and never destroyed.
+CUstream_st* own_stream(Device device);
+void synchronize(const Stream& stream);
+bool is_done(const Stream& stream);
+
+std::shared_ptr<CUevent_st> make_event(Device device, bool timed);
+void record(const Event& event, const Stream& stream);
+void wait(const Stream& stream, const Event& event);
+void synchronize(const Event& event);
+bool is_done(const Event& event);
+double milliseconds(const Event& start, const Event& end);
 
 }  // namespace lockstep::cuda

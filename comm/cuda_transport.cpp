@@ -1,0 +1,390 @@
+#include "lockstep/comm/cuda_transport.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+#include <vector>
+
+#include "lockstep/comm/cuda_peers.h"
+#include "lockstep/comm/cuda_watch.h"
+#include "lockstep/comm/text.h"
+#include "lockstep/kernels/cuda/runtime.h"
+#include "lockstep/kernels/launch.h"
+#include "lockstep/kernels/memory.h"
+#include "lockstep/kernels/transfer.h"
+
+namespace lockstep::comm {
+namespace {
+
+// Of buffers that other processes cannot reach, pieces of this size go through memory that they
+// can. A piece takes two meetings, which cost about as much as copying a MiB.
+constexpr int64_t kPieceBytes = int64_t{8} << 20;
+
+// What a rank tells the others of a collective.
+struct Places {
+  DevicePlace send;
+  DevicePlace recv;
+};
+
+// Elements [first, last) of a collective's `count`, and where every rank has them. Pointers are to
+// element `first`, and null where nobody needs them.
+struct Piece {
+  int64_t first = 0;
+  int64_t last = 0;
+  std::vector<const std::byte*> sends;
+  std::vector<std::byte*> recvs;
+  int64_t send_stride = 0;  // of a reduce_scatter: elements from one block to the next
+};
+
+bool has_direct_way(const Collective& collective, int size) {
+  if (collective.folds()) return size <= kernels::kMostCudaFolds;
+  return collective.request.kind == Kind::kAllGather || collective.request.kind == Kind::kBroadcast;
+}
+
+class CudaTransport final : public Transport {
+ public:
+  CudaTransport(std::unique_ptr<Transport> host, Device device, bool direct, bool must_reach)
+      : Transport(host->rank(), host->size(), host->timeout()),
+        host_(std::move(host)),
+        device_(device),
+        stream_(Stream::create(device, StreamPriority::kHigh)) {
+    set_costs(host_->costs());
+    group_ = dynamic_cast<SharedGroup*>(host_.get());
+    std::string why_not = "the ranks are not all on one host";
+    if (direct && group_ != nullptr) {
+      peers_ = std::make_unique<CudaPeers>(*group_, device);
+      why_not = peers_->why_not();
+      if (!why_not.empty()) peers_ = nullptr;
+    }
+    check(!must_reach || peers_ != nullptr, "connect", [&] {
+      return concat("transport \"cuda\" wants ranks that reach each other's devices, but ",
+                    why_not);
+    });
+    if (peers_ != nullptr && peers_->apart()) {
+      watch_ = std::make_unique<CudaWatch>(
+          rank(), timeout(), [this] { return find_loss(); }, [this] { peers_->let_go(); });
+    }
+  }
+
+  std::string_view name() const override { return peers_ != nullptr ? "cuda" : host_->name(); }
+  Device device() const override { return device_; }
+
+  std::shared_ptr<void> allocate(size_t bytes) override { return host_->allocate(bytes); }
+  std::shared_ptr<void> allocate_on_device(size_t bytes) override {
+    if (peers_ != nullptr) return peers_->allocate(bytes);
+    std::shared_ptr<void> memory = lockstep::allocate(bytes, device_);
+    if (bytes != 0) cuda::set_zero(memory.get(), bytes, current_stream(device_));
+    return memory;
+  }
+
+  Costs measure_costs(int rounds) override { return host_->measure_costs(rounds); }
+  std::string pair_text(int peer) const override {
+    return concat(peers_ != nullptr ? "memory of devices straight between them"
+                                    : "memory of devices through pinned memory of the host",
+                  "; memory of the host: ", host_->pair_text(peer));
+  }
+  std::string way_text(size_t bytes) const override { return host_->way_text(bytes); }
+
+  void run(const Collective& collective) override {
+    if (collective.on_device == nullptr) return host_->run(collective);
+    if (watch_ != nullptr) {
+      if (const std::optional<Failure> failure = watch_->failure()) failure->raise();
+    }
+    const StreamGuard guard(stream_);
+    stream_.wait(collective.on_device->ready);
+    if (peers_ != nullptr && has_direct_way(collective, size())) {
+      try {
+        direct(collective);
+      } catch (...) {
+        settle();
+        throw;
+      }
+      collective.on_device->completed = stream_.record();
+      if (watch_ != nullptr) {
+        watch_->add(collective.request.name(), collective.on_device->completed);
+      }
+    } else {
+      staged(collective);
+      collective.on_device->completed = stream_.record();
+    }
+  }
+
+  void run(std::span<Transfer* const> transfers) override {
+    for (Transfer* transfer : transfers) stage(*transfer);
+    host_->run(transfers);
+    for (Transfer* transfer : transfers) unstage(*transfer);
+  }
+  void nudge() noexcept override { host_->nudge(); }
+
+  void leave(const Failure& why) noexcept override {
+    // Who ends in order waits for its own stream, and so for all that others do with its buffers.
+    if (watch_ != nullptr && !settled_) watch_->drain();
+    try {
+      if (watch_ == nullptr) stream_.synchronize();
+    } catch (...) {
+      // The device has failed, and nothing is on its way any more.
+    }
+    host_->leave(why);
+  }
+  void cancel() noexcept override { host_->cancel(); }
+
+ private:
+  // After a failure: nothing of this rank's is on its way any more.
+  void settle() noexcept {
+    settled_ = true;
+    if (peers_->apart()) peers_->let_go();
+    try {
+      stream_.synchronize();
+    } catch (...) {
+      // The device has failed, and nothing is on its way any more.
+    }
+    group_->stop_touching();
+  }
+
+  std::string find_loss() {
+    const int dead = group_->find_dead();
+    if (dead < 0) return "";
+    return concat("rank ", dead, " died: its process ended without leaving the group");
+  }
+
+  // ---- Between devices ----
+
+  void direct(const Collective& collective) {
+    Collective asked = collective;
+    asked.request.on_device = true;
+    const int64_t count = asked.request.count;
+    const bool gives = asked.gives(rank());
+    const bool takes = asked.takes(rank());
+    Places mine;
+    if (gives) mine.send = place_of(asked.send, asked.send_bytes(size()));
+    if (takes) mine.recv = place_of(asked.recv, asked.recv_bytes(size()));
+    const std::vector<Places> all = meet_ready(asked, mine);
+    if (!all_reachable(asked, all)) return in_pieces(asked);
+    Piece piece{0, count, {}, {}, count};
+    find(asked, all, piece);
+    if (takes) piece.recvs[static_cast<size_t>(rank())] = static_cast<std::byte*>(asked.recv);
+    work(asked, piece);
+    meet_done(asked);
+  }
+
+  // Of a buffer, which this rank's stream, and behind it those of others, will use.
+  DevicePlace place_of(const void* data, int64_t bytes) {
+    used_on(data, stream_);
+    return peers_->place_of(data, static_cast<size_t>(bytes));
+  }
+
+  // Waits, on the host, until all ranks have told where their buffers are, and on the stream until
+  // they may be read and written.
+  std::vector<Places> meet_ready(const Collective& asked, const Places& mine) {
+    std::vector<Places> all(static_cast<size_t>(size()));
+    cuda::record(peers_->ready(rank()), stream_);
+    group_->meet(asked, &mine, sizeof mine, all.data());
+    for (int peer = 0; peer < size(); ++peer) {
+      if (peer != rank()) stream_.wait(peers_->ready(peer));
+    }
+    return all;
+  }
+
+  // The same until all have finished with this rank's buffers.
+  void meet_done(const Collective& asked) {
+    cuda::record(peers_->done(rank()), stream_);
+    group_->meet(asked, nullptr, 0, nullptr);
+    group_->stop_touching();
+    for (int peer = 0; peer < size(); ++peer) {
+      if (peer != rank()) stream_.wait(peers_->done(peer));
+    }
+  }
+
+  // Of these others write the recv of every rank that takes, and not it alone.
+  static bool writes_to_others(const Collective& asked) {
+    return asked.request.kind == Kind::kAllReduce || asked.request.kind == Kind::kReduce;
+  }
+
+  // The same on every rank.
+  bool all_reachable(const Collective& asked, const std::vector<Places>& all) const {
+    for (int peer = 0; peer < size(); ++peer) {
+      const Places& theirs = all[static_cast<size_t>(peer)];
+      if (asked.gives(peer) && !peers_->is_reachable(theirs.send)) return false;
+      const bool written = writes_to_others(asked) && asked.takes(peer);
+      if (written && !peers_->is_reachable(theirs.recv)) return false;
+    }
+    return true;
+  }
+
+  void find(const Collective& asked, const std::vector<Places>& all, Piece& piece) {
+    piece.sends.assign(all.size(), nullptr);
+    piece.recvs.assign(all.size(), nullptr);
+    for (int peer = 0; peer < size(); ++peer) {
+      const auto at = static_cast<size_t>(peer);
+      if (asked.gives(peer)) piece.sends[at] = peers_->reach(peer, all[at].send);
+      if (writes_to_others(asked) && asked.takes(peer)) {
+        piece.recvs[at] = peers_->reach(peer, all[at].recv);
+      }
+    }
+  }
+
+  // This rank's share of a piece: it folds a part for all ranks that take it, or copies what it
+  // takes.
+  void work(const Collective& asked, const Piece& piece) {
+    // A rank that leaves after this waits until meet_done(), or settle().
+    group_->start_touching();
+    const int64_t element = asked.element_size();
+    const int64_t length = piece.last - piece.first;
+    std::byte* recv = piece.recvs[static_cast<size_t>(rank())];
+    switch (asked.request.kind) {
+      case Kind::kAllReduce:
+      case Kind::kReduce: {
+        // Of a whole collective this is the rank's block.
+        const Blocks shares = Blocks::of_all(length, size());
+        const int64_t begin = piece.first + shares.begin(rank());
+        const int64_t end = piece.first + shares.end(rank());
+        const Blocks blocks = asked.blocks(size());
+        for (int block = 0; block < size(); ++block) {
+          fold(asked, piece, block, std::max(begin, blocks.begin(block)),
+               std::min(end, blocks.end(block)));
+        }
+        return;
+      }
+      case Kind::kReduceScatter:
+        return fold(asked, piece, rank(), piece.first, piece.last);
+      case Kind::kAllGather:
+        for (int i = 0; i < size(); ++i) {
+          const int peer = (rank() + i) % size();
+          copy(piece.sends[static_cast<size_t>(peer)], recv + peer * asked.request.count * element,
+               length * element);
+        }
+        return;
+      default:
+        return copy(piece.sends[static_cast<size_t>(asked.request.root)], recv, length * element);
+    }
+  }
+
+  // Folds elements [begin, end) in the order of a block; of a reduce_scatter they are those of each
+  // block.
+  void fold(const Collective& asked, const Piece& piece, int block, int64_t begin, int64_t end) {
+    if (begin >= end) return;
+    const Blocks blocks = asked.blocks(size());
+    const int64_t element = asked.element_size();
+    const bool scatters = asked.request.kind == Kind::kReduceScatter;
+    const int64_t skip = (scatters ? block * piece.send_stride : 0) + begin - piece.first;
+    std::vector<const void*> sources;
+    for (int i = 0; i < size(); ++i) {
+      sources.push_back(piece.sends[static_cast<size_t>(blocks.order(block, i))] + skip * element);
+    }
+    std::vector<void*> outputs;
+    for (std::byte* recv : piece.recvs) {
+      if (recv != nullptr) outputs.push_back(recv + (begin - piece.first) * element);
+    }
+    launch<kernels::Fold>(device_, asked.fold(size()), sources.data(), outputs.data(),
+                          static_cast<int>(outputs.size()), end - begin);
+  }
+
+  void copy(const std::byte* from, std::byte* to, int64_t bytes) {
+    if (to != from && bytes != 0) {
+      cuda::copy_async(to, from, static_cast<size_t>(bytes), stream_);
+    }
+  }
+
+  // Through memory of this rank that all can reach. In the order of the stream, what is put there
+  // for a piece comes after all ranks have finished with the one before.
+  void in_pieces(const Collective& asked) {
+    if (staging_ == nullptr) staging_ = peers_->allocate(2 * kPieceBytes);
+    auto* in = static_cast<std::byte*>(staging_.get());
+    std::byte* out = in + kPieceBytes;
+    const int64_t element = asked.element_size();
+    const bool scatters = asked.request.kind == Kind::kReduceScatter;
+    const int64_t blocks = scatters ? size() : 1;
+    const int64_t most = std::max<int64_t>(kPieceBytes / element / blocks / 64 * 64, 1);
+    const auto* send = static_cast<const std::byte*>(asked.send);
+    auto* recv = static_cast<std::byte*>(asked.recv);
+    const bool gives = asked.gives(rank());
+    const bool takes = asked.takes(rank());
+    const Places mine{peers_->place_of(in, kPieceBytes), peers_->place_of(out, kPieceBytes)};
+    for (int64_t first = 0; first < asked.request.count; first += most) {
+      Piece piece{first, std::min(asked.request.count, first + most), {}, {}, most};
+      const int64_t bytes = (piece.last - first) * element;
+      for (int64_t block = 0; block < blocks && gives; ++block) {
+        copy(send + (block * asked.request.count + first) * element, in + block * most * element,
+             bytes);
+      }
+      find(asked, meet_ready(asked, mine), piece);
+      const bool through = writes_to_others(asked);
+      if (takes && !through) piece.recvs[static_cast<size_t>(rank())] = recv + first * element;
+      work(asked, piece);
+      meet_done(asked);
+      if (takes && through) copy(out, recv + first * element, bytes);
+    }
+  }
+
+  // ---- Through the host ----
+
+  void staged(const Collective& collective) {
+    const auto send_bytes = static_cast<size_t>(collective.send_bytes(size()));
+    const auto recv_bytes = static_cast<size_t>(collective.recv_bytes(size()));
+    const bool gives = collective.gives(rank()) && send_bytes != 0;
+    const bool takes = collective.takes(rank()) && recv_bytes != 0;
+    Collective on_host = collective;
+    on_host.on_device = nullptr;
+    auto& [send, recv] = staged_;
+    if (gives) {
+      send = allocate_pinned(send_bytes);
+      copy_async(send.get(), collective.send, send_bytes, stream_);
+      stream_.synchronize();
+      on_host.send = send.get();
+    }
+    if (takes) {
+      const bool in_place = gives && collective.send == collective.recv &&
+                            send_bytes == recv_bytes && collective.request.kind != Kind::kAllToAll;
+      recv = in_place ? send : allocate_pinned(recv_bytes);
+      on_host.recv = recv.get();
+    }
+    host_->run(on_host);
+    if (takes) copy_async(collective.recv, recv.get(), recv_bytes, stream_);
+    staged_ = {};
+  }
+
+  void stage(Transfer& transfer) {
+    OnDevice* on_device = transfer.on_device.get();
+    if (on_device == nullptr || on_device->pinned != nullptr || transfer.bytes == 0) return;
+    const auto bytes = static_cast<size_t>(transfer.bytes);
+    on_device->pinned = allocate_pinned(bytes);
+    on_device->data =
+        std::exchange(transfer.data, static_cast<std::byte*>(on_device->pinned.get()));
+    stream_.wait(on_device->ready);
+    if (!transfer.sends) return;
+    copy_async(transfer.data, on_device->data, bytes, stream_);
+    stream_.synchronize();
+  }
+
+  void unstage(Transfer& transfer) {
+    OnDevice* on_device = transfer.on_device.get();
+    if (on_device == nullptr || on_device->pinned == nullptr || !transfer.done()) return;
+    if (!transfer.sends) {
+      copy_async(on_device->data, transfer.data, static_cast<size_t>(transfer.bytes), stream_);
+    }
+    on_device->completed = stream_.record();
+    on_device->pinned = nullptr;
+    transfer.on_device = nullptr;  // it is not to be staged again
+  }
+
+  // In this order they go: the watch asks the peers, the peers the host's group.
+  const std::unique_ptr<Transport> host_;
+  SharedGroup* group_ = nullptr;  // the same; null where ranks share no memory
+  const Device device_;
+  const Stream stream_;
+  std::unique_ptr<CudaPeers> peers_;  // null: all is staged through the host
+  std::shared_ptr<void> staging_;     // of in_pieces(): in, out
+  // Of staged(): send, recv. After a failure others may still read and write them.
+  std::array<std::shared_ptr<void>, 2> staged_;
+  std::unique_ptr<CudaWatch> watch_;  // where ranks are of several processes
+  bool settled_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Transport> make_cuda_transport(std::unique_ptr<Transport> host, Device device,
+                                               bool direct, bool must_reach) {
+  return std::make_unique<CudaTransport>(std::move(host), device, direct, must_reach);
+}
+
+}  // namespace lockstep::comm

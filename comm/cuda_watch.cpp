@@ -1,0 +1,89 @@
+#include "lockstep/comm/cuda_watch.h"
+
+#include <utility>
+
+#include "lockstep/comm/text.h"
+
+namespace lockstep::comm {
+namespace {
+
+constexpr std::chrono::milliseconds kLook{20};
+// Somebody waits.
+constexpr std::chrono::milliseconds kDrainLook{1};
+
+}  // namespace
+
+CudaWatch::CudaWatch(int rank, std::chrono::milliseconds timeout,
+                     std::function<std::string()> find_loss, std::function<void()> let_go)
+    : rank_(rank),
+      timeout_(timeout),
+      find_loss_(std::move(find_loss)),
+      let_go_(std::move(let_go)),
+      thread_([this] { work(); }) {}
+
+CudaWatch::~CudaWatch() {
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void CudaWatch::add(std::string_view op, Event completed) {
+  const std::lock_guard lock(mutex_);
+  watched_.push_back({std::string(op), std::move(completed), deadline_after(timeout_)});
+  if (watched_.size() == 1) changed_.notify_all();
+}
+
+std::optional<Failure> CudaWatch::failure() const {
+  const std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+void CudaWatch::drain() {
+  std::unique_lock lock(mutex_);
+  while (!failure_) {
+    look();
+    if (watched_.empty()) return;
+    if (!failure_) changed_.wait_for(lock, kDrainLook);
+  }
+}
+
+void CudaWatch::look() {
+  failure_ = find_failure();
+  if (!failure_) return;
+  let_go_();
+  changed_.notify_all();
+}
+
+std::optional<Failure> CudaWatch::find_failure() {
+  if (watched_.empty()) return std::nullopt;
+  // First, for another rank that saw it may have let all streams go.
+  const std::string loss = find_loss_();
+  if (!loss.empty()) return Failure{ErrorCode::kPeerLost, watched_.front().op, loss};
+  try {
+    while (!watched_.empty() && watched_.front().completed.done()) watched_.pop_front();
+  } catch (...) {
+    return Failure::current(watched_.front().op);
+  }
+  if (watched_.empty() || Clock::now() < watched_.front().deadline) return std::nullopt;
+  return Failure{ErrorCode::kTimeout, watched_.front().op,
+                 concat("rank ", rank_, " waited ", seconds_text(timeout_),
+                        " for the devices of the other ranks, or for its own; Options::timeout or "
+                        "LOCKSTEP_TIMEOUT makes it wait longer")};
+}
+
+void CudaWatch::work() {
+  std::unique_lock lock(mutex_);
+  while (!ending_) {
+    if (watched_.empty() || failure_) {
+      changed_.wait(lock, [&] { return ending_ || (!watched_.empty() && !failure_); });
+      continue;
+    }
+    look();
+    if (!failure_ && !watched_.empty()) changed_.wait_for(lock, kLook);
+  }
+}
+
+}  // namespace lockstep::comm

@@ -1,0 +1,151 @@
+#include "lockstep/kernels/cuda/stream_memory.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "lockstep/kernels/cuda/runtime.h"
+#include "lockstep/kernels/error.h"
+#include "lockstep/kernels/text.h"
+
+namespace lockstep::cuda {
+
+void* StreamAllocator::take_free(size_t size, const Stream& stream) {
+  std::vector<Free>& blocks = free_[size];
+  for (size_t i = blocks.size(); i-- > 0;) {
+    Free& free = blocks[i];
+    if (source_.device.is_cpu()) {
+      // The host itself will touch it, and cannot be put behind an event.
+      const auto done = [](const Event& event) { return event.done(); };
+      if (!std::all_of(free.behind.begin(), free.behind.end(), done)) continue;
+    } else {
+      if (!(free.home == stream)) continue;
+      for (const Event& event : free.behind) stream.wait(event);
+    }
+    void* block = free.block;
+    blocks.erase(blocks.begin() + static_cast<std::ptrdiff_t>(i));
+    stats_.cached -= static_cast<int64_t>(size);
+    return block;
+  }
+  return nullptr;
+}
+
+void* StreamAllocator::take_of_others(size_t size, const Stream& stream) {
+  std::vector<Free>& blocks = free_[size];
+  if (blocks.empty() || source_.device.is_cpu()) return nullptr;
+  const Free& free = blocks.back();
+  // An event of now: later than need be, and none had to be made for every block given back.
+  stream.wait(free.home.record());
+  for (const Event& event : free.behind) stream.wait(event);
+  void* block = free.block;
+  blocks.pop_back();
+  stats_.cached -= static_cast<int64_t>(size);
+  ++stats_.across_streams;
+  return block;
+}
+
+void* StreamAllocator::take(size_t bytes) {
+  // Blocks that go back to CUDA's emulator are as long as they are wanted: it looks at their ends.
+  const size_t size = caches_memory() ? block_size(bytes) : bytes;
+  const Stream stream = current_stream(source_.device);
+  std::lock_guard lock(mutex_);
+  ++stats_.allocations;
+  void* block = take_free(size, stream);
+  if (block == nullptr) {
+    block = source_.take(source_.device, size);
+    if (block == nullptr) {
+      block = take_of_others(size, stream);
+    } else {
+      ++stats_.system_allocations;
+    }
+  }
+  if (block == nullptr) {
+    release_all();
+    block = source_.take(source_.device, size);
+    if (block == nullptr) throw_out_of_memory(size);
+    ++stats_.system_allocations;
+  }
+  live_[reinterpret_cast<uintptr_t>(block)] = {size, stream, {}};
+  stats_.in_use += static_cast<int64_t>(size);
+  stats_.peak_in_use = std::max(stats_.peak_in_use, stats_.in_use);
+  return block;
+}
+
+void StreamAllocator::give_back(void* block) noexcept {
+  std::lock_guard lock(mutex_);
+  const auto found = live_.find(reinterpret_cast<uintptr_t>(block));
+  Live live = std::move(found->second);
+  live_.erase(found);
+  stats_.in_use -= static_cast<int64_t>(live.size);
+  try {
+    std::vector<Event> behind;
+    for (const Stream& user : live.users) behind.push_back(user.record());
+    const Stream current = current_stream(source_.device);
+    if (!(current == live.home)) behind.push_back(current.record());
+    if (caches_memory()) {
+      free_[live.size].push_back({block, live.home, std::move(behind)});
+      stats_.cached += static_cast<int64_t>(live.size);
+      return;
+    }
+    for (const Event& event : behind) live.home.wait(event);
+  } catch (...) {
+    // The device has failed, which its next user will be told.
+  }
+  source_.give_back(source_.device, block, live.home);
+}
+
+bool StreamAllocator::used_on(const void* memory, const Stream& stream) {
+  const auto address = reinterpret_cast<uintptr_t>(memory);
+  std::lock_guard lock(mutex_);
+  auto after = live_.upper_bound(address);
+  if (after == live_.begin()) return false;
+  auto& [begin, live] = *--after;
+  if (address - begin >= live.size) return false;
+  const bool known = stream == live.home ||
+                     std::find(live.users.begin(), live.users.end(), stream) != live.users.end();
+  if (!known) live.users.push_back(stream);
+  return true;
+}
+
+void StreamAllocator::release_all() {
+  for (auto& [size, blocks] : free_) {
+    for (const Free& free : blocks) source_.give_back(source_.device, free.block, free.home);
+  }
+  free_.clear();
+  stats_.cached = 0;
+}
+
+void StreamAllocator::empty_cache() {
+  std::lock_guard lock(mutex_);
+  release_all();
+}
+
+MemoryStats StreamAllocator::stats() {
+  std::lock_guard lock(mutex_);
+  return stats_;
+}
+
+void StreamAllocator::throw_out_of_memory(size_t size) {
+  constexpr size_t kShown = 4;
+  std::map<size_t, int64_t> counts;
+  for (const auto& [begin, live] : live_) ++counts[live.size];
+  std::vector<std::pair<size_t, int64_t>> held(counts.begin(), counts.end());
+  std::sort(held.begin(), held.end(), [](const auto& a, const auto& b) {
+    return a.first * static_cast<size_t>(a.second) > b.first * static_cast<size_t>(b.second);
+  });
+  std::string blocks;
+  for (size_t i = 0; i < std::min(kShown, held.size()); ++i) {
+    blocks += str_cat(i == 0 ? ": " : ", ", held[i].second, " of ", held[i].first);
+  }
+  if (held.size() > kShown) blocks += " and smaller ones";
+  std::string there = "the system has no more pinned memory";
+  if (source_.device.is_cuda()) {
+    const MemoryInfo info = memory_info(source_.device);
+    there = str_cat("it has ", info.free, " free of ", info.total);
+  }
+  throw Error(ErrorCode::kOutOfMemory, "allocate",
+              str_cat("want ", size, " bytes on ", source_.device.name(), ", but ", there, "; ",
+                      stats_.in_use, " bytes are in use here by ", live_.size(), " blocks", blocks,
+                      "; what else is taken is CUDA's own or other processes'"));
+}
+
+}  // namespace lockstep::cuda

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "lockstep/kernels/memory.h"
+#include "lockstep/kernels/stream.h"
+
+namespace lockstep::cuda {
+
+// The caching allocator of a CUDA device's memory, or of pinned memory: a block belongs to the
+// stream that was current when it was taken. Given back, it is free for that stream at once, behind
+// events of the other streams that used it. Only where the device has no more is it given to
+// another stream, which then waits for its own: a stream that took another's blocks at every step
+// would run after it and never beside it. Pinned memory belongs to no stream, and is free once the
+// streams that used it have passed it. Thread-safe.
+class StreamAllocator {
+ public:
+  struct Source {
+    Device device;                              // kCpu: pinned memory
+    void* (*take)(Device device, size_t size);  // null where there is no more
+    void (*give_back)(Device device, void* block, const Stream& stream) noexcept;
+  };
+
+  explicit StreamAllocator(const Source& source) : source_(source) {}
+
+  // Throws Error(kOutOfMemory) that says what holds the memory.
+  void* take(size_t bytes);
+  void give_back(void* block) noexcept;
+  // False where `memory` is in no live block.
+  bool used_on(const void* memory, const Stream& stream);
+  void empty_cache();
+  MemoryStats stats();
+
+ private:
+  struct Live {
+    size_t size = 0;
+    Stream home;
+    std::vector<Stream> users;  // besides
+  };
+  struct Free {
+    void* block = nullptr;
+    Stream home;
+    std::vector<Event> behind;
+  };
+
+  // REQUIRE the lock. Null where there is none.
+  void* take_free(size_t size, const Stream& stream);
+  void* take_of_others(size_t size, const Stream& stream);
+  void release_all();
+  [[noreturn]] void throw_out_of_memory(size_t size);
+
+  const Source source_;
+  std::mutex mutex_;  // guards what follows
+  std::map<uintptr_t, Live> live_;
+  std::unordered_map<size_t, std::vector<Free>> free_;
+  MemoryStats stats_;
+};
+
+}  // namespace lockstep::cuda

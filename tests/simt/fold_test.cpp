@@ -1,0 +1,120 @@
+// Folds of collectives on CUDA: the CPU's bits, for every dtype, op and number of ranks.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <vector>
+
+#include "../errors.h"
+#include "lockstep/kernels/cuda/runtime.h"
+#include "lockstep/kernels/fold.h"
+#include "lockstep/kernels/launch.h"
+#include "lockstep/kernels/memory.h"
+#include "simt/simt.h"
+
+namespace lockstep::kernels {
+namespace {
+
+constexpr Device kDevice = {DeviceType::kCuda, 0};
+constexpr int64_t kCount = 2051;
+
+using Bytes = std::vector<std::byte>;
+
+// Any bits of every dtype are a value of it: NaNs, infinities and subnormals are among them.
+Bytes random_bits(size_t bytes, uint64_t seed) {
+  Bytes out(bytes);
+  for (std::byte& byte : out) {
+    seed = seed * 6364136223846793005ull + 1442695040888963407ull;
+    byte = static_cast<std::byte>(seed >> 56);
+  }
+  return out;
+}
+
+// The outputs of a fold of `inputs`, each `offset` elements into memory of its own.
+std::vector<Bytes> folded(Device device, const FoldSpec& spec, const std::vector<Bytes>& inputs,
+                          int outputs, int64_t offset) {
+  const size_t skip = static_cast<size_t>(offset) * size_of(spec.dtype);
+  const size_t bytes = inputs[0].size();
+  std::vector<std::shared_ptr<void>> memory;
+  const auto place = [&] {
+    memory.push_back(allocate(bytes + skip, device));
+    return static_cast<std::byte*>(memory.back().get()) + skip;
+  };
+  const auto move = [&](void* to, Device to_device, const void* from, Device from_device) {
+    if (device.is_cpu()) {
+      std::memcpy(to, from, bytes);
+    } else {
+      cuda::copy(to, to_device, from, from_device, bytes);
+    }
+  };
+  std::vector<const void*> sources;
+  for (const Bytes& input : inputs) {
+    std::byte* at = place();
+    move(at, device, input.data(), kCpu);
+    sources.push_back(at);
+  }
+  std::vector<void*> targets;
+  for (int k = 0; k < outputs; ++k) targets.push_back(place());
+  launch<Fold>(device, spec, sources.data(), targets.data(), outputs, kCount);
+  std::vector<Bytes> out(static_cast<size_t>(outputs), Bytes(bytes));
+  for (size_t k = 0; k < out.size(); ++k) move(out[k].data(), kCpu, targets[k], device);
+  return out;
+}
+
+class CudaFolds : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, CudaFolds, ::testing::Values(1, 2, 3, 4, 7));
+
+TEST_P(CudaFolds, AreTheCpusBits) {
+  const int ranks = GetParam();
+  uint64_t seed = 1;
+  for (int d = 0; d < kDTypeCount; ++d) {
+    const auto dtype = static_cast<DType>(d);
+    std::vector<Bytes> inputs;
+    for (int rank = 0; rank < ranks; ++rank) {
+      inputs.push_back(random_bits(kCount * size_of(dtype), static_cast<uint64_t>(rank + d * 10)));
+    }
+    for (int o = 0; o < kFoldOpCount; ++o) {
+      const FoldSpec spec{dtype, static_cast<FoldOp>(o), ranks};
+      if (!is_defined(spec.op, dtype)) continue;
+      const int outputs = 1 + o % 3;
+      const int64_t offset = (o + d) % 2;  // aligned, and not
+      simt::seed(seed++);
+      ASSERT_EQ(folded(kDevice, spec, inputs, outputs, offset),
+                folded(kCpu, spec, inputs, outputs, offset))
+          << name(dtype) << " " << name(spec.op);
+    }
+  }
+  EXPECT_EQ(simt::take_report(), "");
+}
+
+TEST(CudaFold, InPlaceAndOfNothingIsAFoldToo) {
+  const std::vector<Bytes> inputs = {random_bits(kCount * 4, 1), random_bits(kCount * 4, 2)};
+  const FoldSpec spec{DType::kF32, FoldOp::kAvg, 2};
+  const auto x = allocate(kCount * 4, kDevice);
+  const auto y = allocate(kCount * 4, kDevice);
+  cuda::copy(x.get(), kDevice, inputs[0].data(), kCpu, kCount * 4);
+  cuda::copy(y.get(), kDevice, inputs[1].data(), kCpu, kCount * 4);
+  const void* sources[] = {x.get(), y.get()};
+  void* outputs[] = {x.get(), y.get()};
+  launch<Fold>(kDevice, spec, sources, outputs, 2, int64_t{0});
+  launch<Fold>(kDevice, spec, sources, outputs, 2, kCount);
+  const Bytes want = folded(kCpu, spec, inputs, 1, 0)[0];
+  for (const auto& memory : {x, y}) {
+    Bytes got(kCount * 4);
+    cuda::copy(got.data(), kCpu, memory.get(), kDevice, got.size());
+    EXPECT_EQ(got, want);
+  }
+}
+
+TEST(CudaFold, RefusesWhatItCannotTakeAtOnce) {
+  const auto x = allocate(64, kDevice);
+  const std::vector<const void*> sources(33, x.get());
+  void* output = x.get();
+  const std::string said = message_of(ErrorCode::kInvalidArgument, [&] {
+    launch<Fold>(kDevice, FoldSpec{DType::kU8, FoldOp::kMax, 33}, sources.data(), &output, 1,
+                 int64_t{3});
+  });
+  EXPECT_NE(said.find("32"), std::string::npos) << said;
+}
+
+}  // namespace
+}  // namespace lockstep::kernels

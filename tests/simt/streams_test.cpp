@@ -1,0 +1,357 @@
+// Streams, events, and the memory that belongs to them, on emulated CUDA devices: right in every
+// schedule, and where a wait is missing wrong in some. Run with the cache of blocks (SIMT_CACHE=1)
+// and without, where blocks go back to the emulator, which finds late uses.
+#include <gmock/gmock.h>
+
+#include <cstdlib>
+#include <numeric>
+#include <thread>
+#include <vector>
+
+#include "../errors.h"
+#include "lockstep/kernels/copy.h"
+#include "lockstep/kernels/cuda/runtime.h"
+#include "lockstep/kernels/launch.h"
+#include "lockstep/kernels/memory.h"
+#include "lockstep/kernels/stream.h"
+#include "lockstep/kernels/transfer.h"
+#include "simt/simt.h"
+
+#if defined(__SANITIZE_THREAD__)
+extern "C" const char* __tsan_default_options() { return "halt_on_error=1"; }
+#endif
+
+namespace lockstep {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+#if defined(__SANITIZE_THREAD__)
+constexpr bool kTsan = true;
+#else
+constexpr bool kTsan = false;
+#endif
+constexpr int kSchedules = 20;
+constexpr int64_t kCount = 1037;
+constexpr Device kDevice = {DeviceType::kCuda, 0};
+constexpr Device kOther = {DeviceType::kCuda, 1};
+
+using Memory = std::shared_ptr<void>;
+
+Memory floats(Device device = kDevice) { return allocate(kCount * sizeof(float), device); }
+
+View view(const Memory& memory, Device device = kDevice) {
+  return {memory.get(), DType::kF32, device, {kCount}, {1}};
+}
+
+void fill(const Memory& memory, double value) {
+  launch<kernels::Fill>(kDevice, view(memory), value);
+}
+void copy(const Memory& from, const Memory& to) {
+  launch<kernels::Copy>(kDevice, view(from), view(to));
+}
+std::vector<float> values(const Memory& memory, Device device = kDevice) {
+  std::vector<float> out(kCount);
+  cuda::copy(out.data(), kCpu, memory.get(), device, kCount * sizeof(float));
+  return out;
+}
+
+template <class F>
+void in_every_schedule(const F& body) {
+  for (int seed = 1; seed <= kSchedules; ++seed) {
+    SCOPED_TRACE(seed);
+    simt::seed(static_cast<uint64_t>(seed));
+    body();
+    ASSERT_EQ(simt::take_report(), "");
+  }
+}
+
+// Whether wrong() holds in a schedule; ThreadSanitizer ends the process at the race itself.
+template <class F>
+void expect_found(const F& wrong) {
+  const auto search = [&] {
+    bool found = false;
+    for (int seed = 1; seed <= kSchedules && !found; ++seed) {
+      simt::seed(static_cast<uint64_t>(seed));
+      found = wrong();
+    }
+    return found;
+  };
+  if (kTsan) {
+    EXPECT_EXIT(search(), ::testing::ExitedWithCode(66), "data race");
+  } else {
+    EXPECT_TRUE(search());
+  }
+}
+
+class StreamsDeathTest : public ::testing::Test {
+ protected:
+  void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+  void TearDown() override {
+    Stream(kDevice).synchronize();
+    empty_cache(kDevice);
+  }
+};
+using Streams = StreamsDeathTest;
+using DeviceMemory = StreamsDeathTest;
+using DeviceMemoryDeathTest = StreamsDeathTest;
+
+// x becomes 2 on the current stream, y its copy on another.
+float copied_on_a_side_stream(bool waits_for_x, bool waits_for_y) {
+  const Stream side = Stream::create(kDevice, StreamPriority::kHigh);
+  const Memory x = floats();
+  const Memory y = floats();
+  fill(x, 1);
+  fill(y, 0);
+  current_stream(kDevice).synchronize();
+  fill(x, 2);
+  if (waits_for_x) side.wait(current_stream(kDevice).record());
+  {
+    const StreamGuard guard(side);
+    copy(x, y);
+  }
+  if (waits_for_y) current_stream(kDevice).wait(side.record());
+  const std::vector<float> out = values(y);
+  side.synchronize();
+  current_stream(kDevice).synchronize();
+  return std::accumulate(out.begin(), out.end(), 0.0f) / static_cast<float>(kCount);
+}
+
+TEST_F(Streams, AreOrderedByEvents) {
+  in_every_schedule([] { EXPECT_EQ(copied_on_a_side_stream(true, true), 2); });
+}
+
+TEST_F(StreamsDeathTest, AWaitThatIsMissingIsFound) {
+  expect_found([] { return copied_on_a_side_stream(false, true) != 2; });
+  expect_found([] { return copied_on_a_side_stream(true, false) != 2; });
+}
+
+TEST_F(Streams, OfTwoDevicesAreOrderedByEvents) {
+  in_every_schedule([] {
+    const Memory x = floats();
+    const Memory y = floats(kOther);
+    fill(x, 3);
+    const Stream theirs = Stream::create(kOther);
+    {
+      const StreamGuard guard(theirs);
+      cuda::copy(y.get(), kOther, x.get(), kDevice, kCount * sizeof(float));
+      EXPECT_EQ(current_stream(kOther), theirs);
+      EXPECT_EQ(current_stream(kDevice), Stream(kDevice));
+    }
+    current_stream(kOther).wait(theirs.record());
+    EXPECT_THAT(values(y, kOther), Each(3.0f));
+    used_on(y.get(), theirs);
+  });
+}
+
+TEST_F(Streams, CurrentOnesAreOfAThreadAndNest) {
+  const Stream a = Stream::create(kDevice);
+  const Stream b = Stream::create(kDevice);
+  EXPECT_FALSE(a == b);
+  EXPECT_EQ(current_stream(kDevice), Stream(kDevice));
+  {
+    const StreamGuard outer(a);
+    EXPECT_EQ(current_stream(kDevice), a);
+    {
+      const StreamGuard inner(b);
+      EXPECT_EQ(current_stream(kDevice), b);
+      std::thread([&] { EXPECT_EQ(current_stream(kDevice), Stream(kDevice)); }).join();
+    }
+    EXPECT_EQ(current_stream(kDevice), a);
+    EXPECT_EQ(current_stream(kOther), Stream(kOther));
+  }
+  EXPECT_EQ(current_stream(kDevice), Stream(kDevice));
+  EXPECT_THAT(message_of(ErrorCode::kDevice,
+                         [] {
+                           Stream::create({DeviceType::kCuda, 9});
+                         }),
+              HasSubstr("cuda:9"));
+}
+
+TEST_F(Streams, EventsSayWhenAndHowLong) {
+  const Memory x = floats();
+  const Event start = current_stream(kDevice).record(true);
+  for (int i = 0; i < 5; ++i) fill(x, i);
+  const Event end = current_stream(kDevice).record(true);
+  end.synchronize();
+  EXPECT_TRUE(start.done());
+  EXPECT_TRUE(end.done());
+  EXPECT_TRUE(current_stream(kDevice).done());
+  EXPECT_GT(milliseconds_between(start, end), 0);
+  EXPECT_TRUE(Event().done());
+  EXPECT_THAT(message_of(ErrorCode::kInvalidArgument,
+                         [&] { milliseconds_between(start, Stream().record(true)); }),
+              AllOf(HasSubstr("cuda:0"), HasSubstr("cpu")));
+  EXPECT_THAT(message_of(ErrorCode::kInvalidArgument,
+                         [&] { milliseconds_between(Stream().record(), Stream().record(true)); }),
+              HasSubstr("record(true)"));
+  const Event before = Stream().record(true);
+  EXPECT_GE(milliseconds_between(before, Stream().record(true)), 0);
+}
+
+TEST_F(Streams, TellAFaultToWhoeverAsks) {
+  const Stream side = Stream::create(kDevice);
+  const Memory x = floats();
+  {
+    const StreamGuard guard(side);
+    View beyond = view(x);
+    beyond.data = &beyond;  // the host's own memory
+    EXPECT_THAT(
+        message_of(ErrorCode::kDevice, [&] { launch<kernels::Fill>(kDevice, beyond, 1.0); }),
+        HasSubstr("cudaErrorIllegalAddress"));
+  }
+  EXPECT_THAT(message_of(ErrorCode::kDevice, [&] { side.synchronize(); }),
+              HasSubstr("cudaStreamSynchronize"));
+  EXPECT_THAT(message_of(ErrorCode::kDevice, [&] { side.record(); }), HasSubstr("cuda"));
+  EXPECT_THAT(simt::take_report(), HasSubstr("the host's"));
+}
+
+// y is copied from x on a side stream; x is let go at once, and another block of its size filled.
+float copied_from_memory_let_go(bool tells) {
+  const Stream side = Stream::create(kDevice);
+  const Memory y = floats();
+  Memory x = floats();
+  fill(x, 1);
+  side.wait(current_stream(kDevice).record());
+  {
+    const StreamGuard guard(side);
+    copy(x, y);
+  }
+  if (tells) used_on(static_cast<float*>(x.get()) + 17, side);
+  x.reset();
+  x = floats();
+  fill(x, 2);
+  current_stream(kDevice).wait(side.record());
+  const std::vector<float> out = values(y);
+  current_stream(kDevice).synchronize();
+  return std::accumulate(out.begin(), out.end(), 0.0f) / static_cast<float>(kCount);
+}
+
+TEST_F(DeviceMemory, IsUsedAgainBehindTheStreamsThatUsedIt) {
+  in_every_schedule([] { EXPECT_EQ(copied_from_memory_let_go(true), 1); });
+  if (!cuda::caches_memory()) return;
+  const int64_t before = memory_stats(kDevice).system_allocations;
+  copied_from_memory_let_go(true);
+  EXPECT_EQ(memory_stats(kDevice).system_allocations, before);
+}
+
+TEST_F(DeviceMemoryDeathTest, AUserThatWasNotToldOfIsFound) {
+  if (!cuda::caches_memory()) GTEST_SKIP() << "the emulator ends the process in this case";
+  expect_found([] { return copied_from_memory_let_go(false) != 1; });
+}
+
+TEST_F(DeviceMemory, LetGoUnderAnotherStreamIsUsedAgainBehindIt) {
+  in_every_schedule([] {
+    const Stream side = Stream::create(kDevice);
+    const Memory y = floats();
+    {
+      Memory x = floats();
+      fill(x, 1);
+      side.wait(current_stream(kDevice).record());
+      const StreamGuard guard(side);
+      copy(x, y);
+      x.reset();
+    }
+    const Memory x = floats();
+    fill(x, 2);
+    current_stream(kDevice).wait(side.record());
+    EXPECT_THAT(values(y), Each(1.0f));
+  });
+}
+
+TEST_F(DeviceMemory, GoesToAnotherStreamWhereThereIsNoMoreAndBehindAnEvent) {
+  if (!cuda::caches_memory()) GTEST_SKIP() << "blocks are not kept";
+  constexpr size_t kBytes = 4096;
+  constexpr int64_t kFloats = kBytes / sizeof(float);
+  const auto all = [](const Memory& memory) {
+    return View{memory.get(), DType::kF32, kDevice, {kFloats}, {1}};
+  };
+  Stream(kDevice).synchronize();
+  empty_cache(kDevice);
+  simt::set_device_bytes(3 * kBytes + static_cast<size_t>(memory_stats(kDevice).in_use));
+  const int64_t before = memory_stats(kDevice).across_streams;
+  in_every_schedule([&] {
+    const Memory y = allocate(kBytes, kDevice);
+    Memory x = allocate(kBytes, kDevice);
+    launch<kernels::Fill>(kDevice, all(x), 1.0);
+    launch<kernels::Copy>(kDevice, all(x), all(y));
+    const void* at = x.get();
+    x.reset();
+    const Stream side = Stream::create(kDevice);
+    {
+      const StreamGuard guard(side);
+      const Memory z = allocate(kBytes, kDevice);  // the last that the device has
+      const Memory again = allocate(kBytes, kDevice);
+      EXPECT_EQ(again.get(), at);
+      launch<kernels::Fill>(kDevice, all(again), 2.0);
+    }
+    std::vector<float> out(kFloats);
+    cuda::copy(out.data(), kCpu, y.get(), kDevice, kBytes);
+    EXPECT_THAT(out, Each(1.0f));
+    side.synchronize();
+    current_stream(kDevice).synchronize();
+    empty_cache(kDevice);
+  });
+  EXPECT_EQ(memory_stats(kDevice).across_streams - before, kSchedules);
+  simt::set_device_bytes(size_t{1} << 30);
+}
+
+TEST_F(DeviceMemory, ThatEndsSaysWhatHoldsIt) {
+  const Memory a = allocate(3 << 20, kDevice);
+  const Memory b = allocate(3 << 20, kDevice);
+  const Memory c = allocate(1 << 20, kDevice);
+  EXPECT_THAT(message_of(ErrorCode::kOutOfMemory, [] { allocate(size_t{1} << 30, kDevice); }),
+              AllOf(HasSubstr("want 1073741824 bytes on cuda:0"), HasSubstr("free of 1073741824"),
+                    HasSubstr("2 of 3145728, 1 of 1048576"), HasSubstr("in use here by 3 blocks")));
+}
+
+TEST_F(DeviceMemory, IsGivenBackToTheSystemOnceNobodyNeedsIt) {
+  if (!cuda::caches_memory()) GTEST_SKIP() << "blocks are not kept";
+  Memory x = floats();
+  fill(x, 1);
+  x.reset();
+  EXPECT_GT(memory_stats(kDevice).cached, 0);
+  empty_cache(kDevice);
+  EXPECT_EQ(memory_stats(kDevice).cached, 0);
+  EXPECT_EQ(simt::take_report(), "");
+}
+
+TEST_F(Streams, CopyToPinnedMemoryWhileTheHostGoesOn) {
+  in_every_schedule([] {
+    const Stream side = Stream::create(kDevice);
+    const Memory host = allocate_pinned(kCount * sizeof(float));
+    auto* numbers = static_cast<float*>(host.get());
+    std::iota(numbers, numbers + kCount, 0.0f);
+    const Memory x = floats();
+    side.wait(current_stream(kDevice).record());
+    transfer_async(view(host, kCpu), view(x), side);
+    Memory back = allocate_pinned(kCount * sizeof(float));
+    transfer_async(view(x), view(back, kCpu), side);
+    const auto* out = static_cast<const float*>(back.get());
+    side.record().synchronize();
+    for (int64_t i = 0; i < kCount; ++i) ASSERT_EQ(out[i], static_cast<float>(i));
+  });
+}
+
+TEST_F(Streams, LeavePinnedMemoryAloneOnceItIsGivenOutAgain) {
+  in_every_schedule([] {
+    const Stream side = Stream::create(kDevice);
+    const Memory x = floats();
+    fill(x, 5);
+    side.wait(current_stream(kDevice).record());
+    Memory host = allocate_pinned(kCount * sizeof(float));
+    copy_async(host.get(), x.get(), kCount * sizeof(float), side);
+    host.reset();
+    const Memory again = allocate_pinned(kCount * sizeof(float));
+    auto* numbers = static_cast<float*>(again.get());
+    std::fill(numbers, numbers + kCount, 7.0f);
+    side.synchronize();
+    EXPECT_THAT(std::vector<float>(numbers, numbers + kCount), Each(7.0f));
+  });
+  EXPECT_GT(pinned_memory_stats().allocations, 2 * kSchedules - 1);
+}
+
+}  // namespace
+}  // namespace lockstep
