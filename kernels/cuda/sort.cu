@@ -109,6 +109,7 @@ __global__ void __launch_bounds__(kThreads)
       }
     }
     __syncthreads();
+    // Each thread reads the slots that it fills next: no barrier stands between.
     for (uint32_t i = threadIdx.x; i < kTile; i += kThreads) {
       const int64_t tile = block * in_block + i / width;
       const int64_t first = tile % plan.tiles * width;
@@ -123,7 +124,6 @@ __global__ void __launch_bounds__(kThreads)
         runs.places[at] = first + slots[i];
       }
     }
-    __syncthreads();  // the tiles have been read
   }
 }
 
