@@ -14,7 +14,7 @@ ranks=${2:-2}
 first=${3:-4}
 last=${4:-268435456}
 factor=${5:-4}
-rounds=${LOCKSTEP_PEER_ROUNDS:-3}
+rounds=${LOCKSTEP_PEER_ROUNDS:-5}
 out=$build/peers/$ranks
 venv=$build/peers/venv
 mkdir -p "$out"

@@ -1,4 +1,6 @@
-"""Puts the results of run.sh side by side: the median over its rounds, in microseconds.
+"""Puts the results of run.sh side by side, in microseconds: of each program the best of its rounds'
+medians. The cores of a virtual machine share a cache in one minute and none in the next, which changes
+small collectives twofold; a median over rounds would compare minutes.
 
     python3 table.py FOLDER RANKS
 """
@@ -6,17 +8,16 @@
 import glob
 import json
 import os
-import statistics
 import sys
 
 
-def from_json(folder, name, read):
+def from_json(folder, name, read, best=min):
     times = {}
     for path in sorted(glob.glob(os.path.join(folder, f"{name}.*.json"))):
         with open(path, encoding="utf-8") as file:
             for row in json.load(file)["rows"]:
                 times.setdefault(row["bytes"], []).append(read(row))
-    return {size: statistics.median(values) for size, values in times.items()}
+    return {size: best(values) for size, values in times.items()}
 
 
 def from_text(folder, name):
@@ -26,7 +27,7 @@ def from_text(folder, name):
             for line in file:
                 size, microseconds = line.split()
                 times.setdefault(int(size), []).append(float(microseconds))
-    return {size: statistics.median(values) for size, values in times.items()}
+    return {size: min(values) for size, values in times.items()}
 
 
 def read_columns(folder):
@@ -43,10 +44,10 @@ def read_columns(folder):
 def main():
     folder, ranks = sys.argv[1], sys.argv[2]
     columns = read_columns(folder)
-    limits = [("%limit shm", from_json(folder, "shm", lambda row: row["limit_percent"])),
-              ("%limit tcp", from_json(folder, "tcp", lambda row: row["limit_percent"]))]
+    limits = [("%limit shm", from_json(folder, "shm", lambda row: row["limit_percent"], max)),
+              ("%limit tcp", from_json(folder, "tcp", lambda row: row["limit_percent"], max))]
     columns += [(name, values) for name, values in limits if values]
-    print(f"all_reduce f32 sum, {ranks} ranks, median microseconds (Lockstep's first)")
+    print(f"all_reduce f32 sum, {ranks} ranks, microseconds (Lockstep's first)")
     print("".join([f"{'bytes':>12}"] + [f"{name:>17}" for name, _ in columns]))
     for size in sorted({size for _, times in columns for size in times}):
         cells = [f"{times[size]:17.2f}" if size in times else f"{'-':>17}" for _, times in columns]
