@@ -38,6 +38,8 @@ void copy_async(void* to, const void* from, size_t bytes, const Stream& stream) 
     used_on(from, stream);
     return;
   }
+#else
+  (void)stream;
 #endif
   std::memcpy(to, from, bytes);
 }
