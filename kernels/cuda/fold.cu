@@ -54,16 +54,14 @@ __device__ void fold_pack(const R& rule, const Operands& operands, int64_t i) {
 // Without a number of blocks ptxas spills rather than give a thread more than 48 registers.
 constexpr unsigned kBlocks = 2;
 
+// The first packs * n elements as packs, the rest one by one.
 template <class R, int n>
 __global__ void __launch_bounds__(kThreads, kBlocks)
-    fold_kernel(const Operands operands, const R rule, int64_t count) {
+    fold_kernel(const Operands operands, const R rule, int64_t packs, int64_t count) {
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
   const int64_t first = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  const int64_t packs = count / n;
   for (int64_t i = first; i < packs; i += step) fold_pack<R, n>(rule, operands, i);
-  if constexpr (n > 1) {
-    for (int64_t i = packs * n + first; i < count; i += step) fold_pack<R, 1>(rule, operands, i);
-  }
+  for (int64_t i = packs * n + first; i < count; i += step) fold_pack<R, 1>(rule, operands, i);
 }
 
 }  // namespace
@@ -86,13 +84,9 @@ void Fold::cuda(const FoldSpec& spec, const void* const* sources, void* const* o
   visit_fold_rule(spec, [&](const auto& rule) {
     using R = std::remove_cvref_t<decltype(rule)>;
     constexpr int n = static_cast<int>(16 / sizeof(typename R::Input));
-    if (addresses % 16 == 0) {
-      cuda::launch_kernel(cuda::grid_for((count + n - 1) / n), dim3(kThreads), fold_kernel<R, n>,
-                          operands, rule, count);
-    } else {
-      cuda::launch_kernel(cuda::grid_for(count), dim3(kThreads), fold_kernel<R, 1>, operands, rule,
-                          count);
-    }
+    const int64_t packs = addresses % 16 == 0 ? count / n : 0;
+    cuda::launch_kernel(cuda::grid_for(std::max(packs, count - packs * n)), dim3(kThreads),
+                        fold_kernel<R, n>, operands, rule, packs, count);
   });
 }
 
