@@ -28,6 +28,12 @@ constexpr int pack_size() {
   }(static_cast<typename Body::Inputs*>(nullptr));
 }
 
+// Doubles take twice the registers.
+template <class Body>
+constexpr unsigned blocks() {
+  return pack_size<Body>() == 2 ? kBlocks - 1 : kBlocks;
+}
+
 template <int kInputs>
 struct Pointers {
   const void* in[kInputs] = {};
@@ -54,7 +60,7 @@ __device__ void run_one(const Pointers<sizeof...(k)>& p, const int64_t* at,
 
 // All operands lie alike and without gaps.
 template <class Body, int n, int kInputs>
-__global__ void __launch_bounds__(kThreads, kBlocks)
+__global__ void __launch_bounds__(kThreads, blocks<Body>())
     dense_kernel(Pointers<kInputs> p, int64_t count) {
   constexpr auto inputs = std::make_index_sequence<kInputs>();
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
@@ -69,7 +75,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 }
 
 template <class Body, int kInputs>
-__global__ void __launch_bounds__(kThreads, kBlocks)
+__global__ void __launch_bounds__(kThreads, blocks<Body>())
     strided_kernel(Pointers<kInputs> p, Indexer<kInputs + 1> indexer, int64_t count) {
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step) {

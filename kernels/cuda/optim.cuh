@@ -47,7 +47,7 @@ void for_each_group(std::span<const Entry> entries, const Arrays& arrays_of,
 }
 
 template <class T, int kArrays, int kWritten, class Rule>
-__global__ void __launch_bounds__(kThreads) step_kernel(Group<T, kArrays, Rule> group) {
+__global__ void __launch_bounds__(kThreads, kBlocks) step_kernel(Group<T, kArrays, Rule> group) {
   const unsigned entry = blockIdx.y;
   const int64_t count = group.counts[entry];
   const int64_t step = int64_t{gridDim.x} * blockDim.x;

@@ -210,7 +210,7 @@ __global__ void __launch_bounds__(kThreads) average_kernel(const T* x, T* y, Pla
 
 // Planes: g, gx.
 template <class T>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, cuda::kBlocks)
     average_backward_kernel(const T* g, T* gx, Planes p, Windows q) {
   using C = Wide<T>;
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
