@@ -60,7 +60,7 @@ struct Options {
   // With a `device`, that is how memory of the host goes. "cuda" names the way of the device's
   // memory, straight from device to device, which is an error where some rank cannot reach
   // another's; empty takes it where all can. With any other name the device's memory is staged
-  // through the host's.
+  // through the host's. Without a device LOCKSTEP_TRANSPORT=cuda counts as empty.
   std::string transport;
   // The CUDA device whose memory buffers may lie in besides the CPU's; each rank has its own, or
   // shares one. kCpu: there is none.
@@ -176,7 +176,7 @@ class Communicator {
   // memory of a device is copied to such memory and back, unless all ranks are threads of one
   // process.
   std::shared_ptr<void> allocate(size_t bytes, Device device = kCpu);
-  // Options::device.
+  // Options::device: kCpu where there is none.
   Device device() const;
 
   // Parts the group, as MPI_Comm_split does: a new communicator for the ranks of each color, who
