@@ -89,10 +89,11 @@ struct Options {
 // Buffers are host memory, or all those of a call are memory of device(), on every rank alike. Then
 // the collective comes after what was put on the calling thread's current stream there before the
 // call, and goes on beside what is put there later. all_reduce, reduce_scatter, all_gather,
-// broadcast and reduce go straight between the devices where ranks reach each other's
-// (transport "cuda"); all else, and these elsewhere, is staged through pinned memory of the host,
-// which the thread that runs the queue waits for. A rank that dies after all had come ends what
-// waits for it on the device, whose result is then undefined, and the next call has kPeerLost.
+// broadcast and reduce go straight between the devices where ranks reach each other's (transport
+// "cuda"; those that fold for up to 32 ranks); all else, and these elsewhere, is staged through
+// pinned memory of the host, which the thread that runs the queue waits for. A rank that dies after
+// all had come ends what waits for it on the device, whose result is then undefined, and the next
+// call has kPeerLost.
 //
 // The result is the same bits on every rank, and depends on the inputs, the number of ranks, the
 // count, the dtype and the op alone (docs/collectives.md).
