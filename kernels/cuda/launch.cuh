@@ -100,9 +100,7 @@ inline Shape row_major_order(const Shape& shape, size_t begin, size_t end) {
   }
   return order;
 }
-inline Shape row_major_order(const Shape& shape) {
-  return row_major_order(shape, 0, shape.size());
-}
+inline Shape row_major_order(const Shape& shape) { return row_major_order(shape, 0, shape.size()); }
 
 // Throws Error(kInvalidArgument) for more than kMaxDims dimensions.
 void check_rank(size_t rank, std::string_view op);
