@@ -60,7 +60,7 @@ struct Options {
   // With a `device`, that is how memory of the host goes. "cuda" names the way of the device's
   // memory, straight from device to device, which is an error where some rank cannot reach
   // another's; empty takes it where all can. With any other name the device's memory is staged
-  // through the host's.
+  // through the host's. Without a device LOCKSTEP_TRANSPORT=cuda counts as empty.
   std::string transport;
   // The CUDA device whose memory buffers may lie in besides the CPU's; each rank has its own, or
   // shares one. kCpu: there is none.
@@ -89,10 +89,11 @@ struct Options {
 // Buffers are host memory, or all those of a call are memory of device(), on every rank alike. Then
 // the collective comes after what was put on the calling thread's current stream there before the
 // call, and goes on beside what is put there later. all_reduce, reduce_scatter, all_gather,
-// broadcast and reduce go straight between the devices where ranks reach each other's
-// (transport "cuda"); all else, and these elsewhere, is staged through pinned memory of the host,
-// which the thread that runs the queue waits for. A rank that dies after all had come ends what
-// waits for it on the device, whose result is then undefined, and the next call has kPeerLost.
+// broadcast and reduce go straight between the devices where ranks reach each other's (transport
+// "cuda"; those that fold for up to 32 ranks); all else, and these elsewhere, is staged through
+// pinned memory of the host, which the thread that runs the queue waits for. A rank that dies after
+// all had come ends what waits for it on the device, whose result is then undefined, and the next
+// call has kPeerLost.
 //
 // The result is the same bits on every rank, and depends on the inputs, the number of ranks, the
 // count, the dtype and the op alone (docs/collectives.md).
@@ -176,7 +177,7 @@ class Communicator {
   // memory of a device is copied to such memory and back, unless all ranks are threads of one
   // process.
   std::shared_ptr<void> allocate(size_t bytes, Device device = kCpu);
-  // Options::device.
+  // Options::device: kCpu where there is none.
   Device device() const;
 
   // Parts the group, as MPI_Comm_split does: a new communicator for the ranks of each color, who

@@ -3,11 +3,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <random>
 
 #include "lockstep/comm/text.h"
 #include "lockstep/kernels/cuda/runtime.h"
+#include "lockstep/kernels/memory.h"
 
 namespace lockstep::comm {
 namespace {
@@ -32,8 +34,14 @@ Collective telling(size_t bytes) {
 }  // namespace
 
 SharedDeviceMemory::~SharedDeviceMemory() {
+  const Stream own(device_);
   for (const auto& [address, block] : blocks_) {
-    cuda::free_memory(device_, std::bit_cast<void*>(address), Stream(device_));
+    try {
+      own.wait(block.let_go);
+    } catch (...) {
+      // The device has failed, and nothing uses the block any more.
+    }
+    cuda::free_memory(device_, std::bit_cast<void*>(address), own);
   }
 }
 
@@ -50,6 +58,10 @@ std::shared_ptr<void> SharedDeviceMemory::allocate(size_t bytes) {
   }
   if (best == blocks_.end()) {
     void* memory = cuda::take_memory(device_, bytes);
+    if (memory == nullptr) {
+      empty_cache(device_);  // what lockstep::allocate() keeps is free too
+      memory = cuda::take_memory(device_, bytes);
+    }
     if (memory == nullptr) {
       throw Error(ErrorCode::kOutOfMemory, "allocate",
                   concat("want ", bytes, " bytes on ", device_.name(),

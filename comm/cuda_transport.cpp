@@ -125,6 +125,7 @@ class CudaTransport final : public Transport {
       // The device has failed, and nothing is on its way any more.
     }
     host_->leave(why);
+    await_threads();
   }
   void cancel() noexcept override { host_->cancel(); }
 
@@ -139,6 +140,21 @@ class CudaTransport final : public Transport {
       // The device has failed, and nothing is on its way any more.
     }
     group_->stop_touching();
+  }
+
+  // To be called when this rank has left, so that no other begins to use its buffers: one that had
+  // passed its last meeting may still have that on its stream, whose end this rank did not wait for
+  // if it failed in the same meeting.
+  void await_threads() noexcept {
+    if (peers_ == nullptr || peers_->apart()) return;
+    try {
+      for (int peer = 0; peer < size(); ++peer) {
+        if (peer != rank()) stream_.wait(peers_->done(peer));
+      }
+      stream_.synchronize();
+    } catch (...) {
+      // The device has failed, and nothing is on its way any more.
+    }
   }
 
   std::string find_loss() {

@@ -73,7 +73,11 @@ std::string host_transport_name(const Options& options) {
 // Lets a group take memory of the device of its options, if it has one.
 std::unique_ptr<Transport> with_device(std::unique_ptr<Transport> transport,
                                        const Options& options) {
-  if (options.device.is_cpu()) return transport;
+  if (options.device.is_cpu()) {
+    check(options.transport != "cuda", kOp,
+          "transport \"cuda\" is for memory of a device, got no Options::device");
+    return transport;
+  }
   require_device(options.device, kOp);
 #ifdef LOCKSTEP_WITH_CUDA
   const std::string wanted = transport_name(options);

@@ -6,7 +6,7 @@ namespace lockstep::kernels {
 
 // One place along dimension `axis` for each element. Any dtype, any strides; outputs share no
 // memory with inputs. A place outside the dimension is an Error(kInvalidArgument) that names it,
-// thrown before anything is written.
+// thrown before anything is written; on CUDA the host waits for the device to know.
 
 // y[i, j, k] = x[i, index[i, j, k], k] for axis 1, and likewise for others. index (i64) and y have
 // one shape, which is nowhere larger than x's but along the axis.

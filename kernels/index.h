@@ -6,7 +6,7 @@ namespace lockstep::kernels {
 
 // Slices of x along dimension `axis`, picked by index (K), i64. Any dtype, any strides. A place
 // outside the dimension is an Error(kInvalidArgument) that names it, thrown before anything is
-// written.
+// written; on CUDA the host waits for the device to know.
 
 // y[..., k, ...] = x[..., index[k], ...].
 struct IndexSelect {

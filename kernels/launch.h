@@ -14,7 +14,7 @@
 
 namespace lockstep {
 
-// Throws Error(kDevice) that names a kernel which has no cuda() yet. `mangled`: its type's name.
+// Throws Error(kDevice) that names a kernel which has no cuda(). `mangled`: its type's name.
 [[noreturn]] void throw_no_kernel(Device device, const char* mangled);
 
 // Runs kernel K on `device`: K::cpu(args...) or, with that device current, K::cuda(args...), which

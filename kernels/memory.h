@@ -21,7 +21,8 @@ size_t block_size(size_t bytes);
 struct MemoryStats {
   int64_t in_use = 0;              // held by live allocations
   int64_t peak_in_use = 0;         // the most that in_use ever was
-  int64_t cached = 0;              // free blocks over 512 bytes that are kept for reuse
+  int64_t cached = 0;              // free blocks that are kept for reuse; of the CPU's those over
+                                   // 512 bytes
   int64_t allocations = 0;         // calls of allocate, ever
   int64_t system_allocations = 0;  // of these, how many had to ask the system
   int64_t across_streams = 0;      // of these, how many were a block that another stream had used
@@ -50,10 +51,13 @@ void used_on(const void* memory, const Stream& stream);
 // Where memory lies: kCpu for all that is not a CUDA device's. Throws Error(kDevice).
 Device device_of(const void* memory);
 
+// Throws Error(kDevice) for a device that is not there.
 MemoryStats memory_stats(Device device = kCpu);
+// Zeros where pinned memory is plain memory.
 MemoryStats pinned_memory_stats();
 
-// Gives cached blocks back to the system; those of pinned memory with the CPU's.
+// Gives cached blocks back to the system; those of pinned memory with the CPU's. Of a CUDA device,
+// and of pinned memory, it waits for what still uses them.
 void empty_cache(Device device = kCpu);
 
 }  // namespace lockstep

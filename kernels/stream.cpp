@@ -67,6 +67,7 @@ Event Stream::record(bool timed) const {
   if (device_.is_cuda()) {
     out.handle_ = cuda::make_event(device_, timed);
     cuda::record(out, *this);
+    if (timed) out.host_ns_ = 0;
     return out;
   }
 #endif
@@ -103,11 +104,13 @@ double milliseconds_between(const Event& start, const Event& end) {
     return str_cat("want events of one device, got ", start.device_.name(), " and ",
                    end.device_.name());
   });
-#ifdef LOCKSTEP_WITH_CUDA
-  if (start.handle_ != nullptr && end.handle_ != nullptr) return cuda::milliseconds(start, end);
-#endif
   check(start.host_ns_ >= 0 && end.host_ns_ >= 0, "milliseconds_between",
         "want events of record(true), got one without a time");
+  check(start.done() && end.done(), "milliseconds_between",
+        "want events that have been passed, got one that its stream still has to come to");
+#ifdef LOCKSTEP_WITH_CUDA
+  if (start.device_.is_cuda()) return cuda::milliseconds(start, end);
+#endif
   return static_cast<double>(end.host_ns_ - start.host_ns_) * 1e-6;
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "lockstep/kernels/device.h"
 
@@ -68,21 +69,21 @@ class Event {
 
   // Whether all before it has finished. Throws Error(kDevice) for what a kernel did wrong before.
   bool done() const;
-  // Returns when it has.
+  // Returns when it has. Throws as done() does.
   void synchronize() const;
 
   Device device() const { return device_; }
   CUevent_st* handle() const { return handle_.get(); }  // for kernels/ and comm/
 
   // Milliseconds from one mark to another; both are timed, done and of one device.
-  // Throws Error(kInvalidArgument) where they are not.
+  // Throws Error(kInvalidArgument) where they are not, Error(kDevice) as done() does.
   friend double milliseconds_between(const Event& start, const Event& end);
 
  private:
   friend class Stream;
   Device device_;
   std::shared_ptr<CUevent_st> handle_;
-  int64_t host_ns_ = -1;  // of a timed one on the CPU
+  int64_t host_ns_ = -1;  // of a timed one on the CPU; of one on a CUDA device 0
 };
 double milliseconds_between(const Event& start, const Event& end);
 

@@ -2,7 +2,9 @@
 
 #include <cstring>
 
+#include "lockstep/kernels/error.h"
 #include "lockstep/kernels/memory.h"
+#include "lockstep/kernels/text.h"
 #ifdef LOCKSTEP_WITH_CUDA
 #include "lockstep/kernels/cuda/runtime.h"
 #endif
@@ -24,8 +26,15 @@ void transfer(const View& x, const View& y) {
 }
 
 void transfer_async(const View& x, const View& y, const Stream& stream) {
-  require_device(x.device, "transfer");
-  require_device(y.device, "transfer");
+  require_device(x.device, "transfer_async");
+  require_device(y.device, "transfer_async");
+  const Device device = stream.device();
+  const bool reaches = device.is_cuda() ? device == x.device || device == y.device
+                                        : x.device.is_cpu() && y.device.is_cpu();
+  check(reaches, "transfer_async", [&] {
+    return str_cat("want a stream of ", x.device.name(), " or ", y.device.name(),
+                   ", the CUDA device of them, got one of ", device.name());
+  });
   copy_async(y.data, x.data, static_cast<size_t>(x.numel()) * size_of(x.dtype), stream);
 }
 

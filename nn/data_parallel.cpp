@@ -35,7 +35,13 @@ DataParallel::DataParallel(std::shared_ptr<Module> module,
           "DataParallel", [&] { return str_cat("there is no parameter '", name, "' to ignore"); });
   }
   wrapped_ = managed(all);
-  for (const auto& [path, parameter] : wrapped_) dtypes_.push_back(parameter.dtype());
+  for (const auto& [path, parameter] : wrapped_) {
+    check(parameter.device().is_cpu(), "DataParallel", [&name = path, &tensor = parameter] {
+      return str_cat("want parameters on cpu, where the buckets of gradients are, got '", name,
+                     "' on ", tensor.device().name());
+    });
+    dtypes_.push_back(parameter.dtype());
+  }
   check_same_layout(compared(), *group_, "DataParallel");
   if (options_.broadcast_at_start) broadcast_values(compared(), *group_);
   check_same_values(compared(), *group_, "DataParallel");

@@ -53,8 +53,8 @@ class DataParallel : public Module {
  public:
   // Collective. Throws Error(kMismatch) on every rank, naming the first difference, unless every
   // rank has the same names, shapes and dtypes; then every rank gets rank 0's parameters and
-  // buffers. Throws Error(kInvalidArgument) if no parameter requires a gradient, or an ignored name
-  // is not there.
+  // buffers. Throws Error(kInvalidArgument) if no parameter requires a gradient, an ignored name is
+  // not there, or a parameter is not on the CPU.
   DataParallel(std::shared_ptr<Module> module, std::shared_ptr<comm::Communicator> group,
                DataParallelOptions options = {});
 

@@ -15,6 +15,7 @@
 // which is made in registers and is in shared memory while it is multiplied. Each element is added
 // up by one thread, in one order. The widths of heads are walked in pieces of 16, and results wider
 // than a tile are made in pieces of its width, which make the weights again.
+
 // Before a loop whose counter picks elements of arrays that are to stay in registers: ptxas keeps
 // arrays in memory where it does not unroll.
 #ifdef __CUDACC__
@@ -207,15 +208,6 @@ __device__ Item item_at(int64_t i, int64_t rows, int64_t columns) {
   return {i / pieces / tiles, i / pieces % tiles * kSide<C>, i % pieces * kSide<C>};
 }
 
-// The dimensions before the last `rest`, those of size 1 left out.
-inline Shape leading(const Shape& shape, size_t rest) {
-  Shape out;
-  for (size_t d = 0; d + rest < shape.size(); ++d) {
-    if (shape[d] != 1) out.push_back(static_cast<int64_t>(d));
-  }
-  return out;
-}
-
 // A null bias or g is one that the launch does not look at.
 template <class T>
 Problem<T> make_problem(const View& q, const View& k, const View& v, const View* bias,
@@ -232,7 +224,7 @@ Problem<T> make_problem(const View& q, const View& k, const View& v, const View*
   p.bias = bias ? bias->as<C>() : nullptr;
   p.result = result.as<T>();
   p.lse = lse.as<C>();
-  p.heads = make_indexer(views, leading(q.shape, 2), kOp);
+  p.heads = make_indexer(views, row_major_order(q.shape, 0, q.shape.size() - 2), kOp);
   p.queries = *(q.shape.end() - 2);
   p.keys = *(k.shape.end() - 2);
   p.features = q.shape.back();

@@ -116,8 +116,9 @@ void AttentionBackward::cuda(const View& g, const View& q, const View& k, const 
       cuda::launch_kernel(
           cuda::grid_for(count, kThreads / cuda::kWarp), dim3(kThreads), mean_kernel<T>,
           static_cast<const T*>(g.data), static_cast<const T*>(out.data),
-          cuda::make_indexer(both, leading(g.shape, 1), kOp), g.strides.back(), out.strides.back(),
-          g.shape.back(), count, static_cast<Wide<T>*>(means.get()));
+          cuda::make_indexer(both, cuda::row_major_order(g.shape, 0, g.shape.size() - 1), kOp),
+          g.strides.back(), out.strides.back(), g.shape.back(), count,
+          static_cast<Wide<T>*>(means.get()));
     }
     const auto problem = [&](const View& result) {
       Problem<T> p = make_problem<T>(q, k, v, bias, &g, options, lse, result);

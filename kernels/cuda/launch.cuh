@@ -92,10 +92,21 @@ struct Indexer {
   }
 };
 
-// Of the dimensions `order`, outermost first. Throws Error(kInvalidArgument) where more than
-// kMaxDims are left after merging.
+// The dimensions [begin, end) but for those of size 1, outermost first.
+inline Shape row_major_order(const Shape& shape, size_t begin, size_t end) {
+  Shape order;
+  for (size_t d = begin; d < end; ++d) {
+    if (shape[d] != 1) order.push_back(static_cast<int64_t>(d));
+  }
+  return order;
+}
+inline Shape row_major_order(const Shape& shape) { return row_major_order(shape, 0, shape.size()); }
+
+// Throws Error(kInvalidArgument) for more than kMaxDims dimensions.
 void check_rank(size_t rank, std::string_view op);
 
+// Of the dimensions `order`, outermost first. Throws as check_rank() does for what is left of them
+// after merging.
 template <int kOperands>
 Indexer<kOperands> make_indexer(const View* const (&views)[kOperands], const Shape& order,
                                 std::string_view op) {

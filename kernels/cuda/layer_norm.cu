@@ -26,19 +26,10 @@ __device__ C weight_at(const C* weight, int64_t i) {
   return weight == nullptr ? C{1} : weight[i];
 }
 
-Shape row_major_dims(const View& x, size_t begin, size_t end) {
-  Shape out;
-  for (size_t d = begin; d < end; ++d) {
-    if (x.shape[d] != 1) out.push_back(static_cast<int64_t>(d));
-  }
-  return out;
-}
-
 // Where element row * size + i of each view lies.
 template <int n>
 Indexer<n> make_rows(const View* const (&views)[n]) {
-  return cuda::make_indexer(views, row_major_dims(*views[0], 0, views[0]->shape.size()),
-                            "layer_norm");
+  return cuda::make_indexer(views, cuda::row_major_order(views[0]->shape), "layer_norm");
 }
 
 template <class T>
@@ -160,8 +151,10 @@ void reduce_to_places(const View& g, const View& x, const View& mean, const View
                                   gbias == nullptr ? nullptr : gbias->as<T>()};
   const View* const kept[4] = {&g, &x, &w, &b};
   const View* const gone[2] = {&g, &x};
-  cuda::reduce(fold, cuda::make_indexer(kept, row_major_dims(x, first, rank), "layer_norm"), size,
-               cuda::make_indexer(gone, row_major_dims(x, 0, first), "layer_norm"), rows, x.device);
+  const Shape of_row = cuda::row_major_order(x.shape, first, rank);
+  const Shape of_rows = cuda::row_major_order(x.shape, 0, first);
+  cuda::reduce(fold, cuda::make_indexer(kept, of_row, "layer_norm"), size,
+               cuda::make_indexer(gone, of_rows, "layer_norm"), rows, x.device);
 }
 
 }  // namespace

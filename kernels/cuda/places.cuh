@@ -40,16 +40,7 @@ T element_at(const View& x, int64_t offset) {
   return out;
 }
 
-// The dimensions that are longer than 1, outermost first.
-inline Shape row_major_order(const Shape& shape) {
-  Shape order;
-  for (size_t d = 0; d < shape.size(); ++d) {
-    if (shape[d] != 1) order.push_back(static_cast<int64_t>(d));
-  }
-  return order;
-}
-
-// The same without `axis`: the dimensions that lines along it are counted in.
+// The dimensions that lines along `axis` are counted in.
 inline Shape dims_but(const Shape& shape, int64_t axis) {
   Shape order = row_major_order(shape);
   order.erase(std::remove(order.begin(), order.end(), axis), order.end());

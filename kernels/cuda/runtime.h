@@ -30,7 +30,7 @@ class DeviceGuard {
 // steps beyond a block and late uses of it, unless SIMT_CACHE is set.
 bool caches_memory();
 
-// Null where the device has no such much. Freed memory is used again only after what was put on
+// Null where the device has no more. Freed memory is used again only after what was put on
 // `stream` before.
 void* take_memory(Device device, size_t bytes);
 void free_memory(Device device, void* memory, const Stream& stream) noexcept;

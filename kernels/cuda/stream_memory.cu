@@ -8,6 +8,17 @@
 #include "lockstep/kernels/text.h"
 
 namespace lockstep::cuda {
+namespace {
+
+void wait_for(const std::vector<Event>& events) noexcept {
+  try {
+    for (const Event& event : events) event.synchronize();
+  } catch (...) {
+    // The device has failed, and nothing is on its way any more.
+  }
+}
+
+}  // namespace
 
 void* StreamAllocator::take_free(size_t size, const Stream& stream) {
   std::vector<Free>& blocks = free_[size];
@@ -108,7 +119,11 @@ bool StreamAllocator::used_on(const void* memory, const Stream& stream) {
 
 void StreamAllocator::release_all() {
   for (auto& [size, blocks] : free_) {
-    for (const Free& free : blocks) source_.give_back(source_.device, free.block, free.home);
+    for (const Free& free : blocks) {
+      // Of pinned memory CUDA does not promise to wait for copies, as cudaFree does for a device.
+      if (source_.device.is_cpu()) wait_for(free.behind);
+      source_.give_back(source_.device, free.block, free.home);
+    }
   }
   free_.clear();
   stats_.cached = 0;
