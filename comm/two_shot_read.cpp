@@ -10,8 +10,8 @@
 namespace lockstep::comm {
 namespace {
 
-// What was read waits in a cache until it is folded: so many bytes of all others. A call costs about
-// as much as 16 KiB that it reads.
+// What was read waits in a cache until it is folded: so many bytes of all others. A call costs
+// about as much as 16 KiB that it reads.
 constexpr int64_t kReadBytes = int64_t{512} << 10;
 constexpr int64_t kLeastBytes = int64_t{16} << 10;
 

@@ -261,8 +261,7 @@ void Reducer::place(Slot& slot) {
         "' has a graph (create_graph), but gradients are scattered over the ranks, which "
         "cannot be differentiated");
   });
-  const timeline::Span span(timeline::kind::kCopy, "into bucket",
-                            static_cast<int64_t>(slot.bytes));
+  const timeline::Span span(timeline::kind::kCopy, "into bucket", static_cast<int64_t>(slot.bytes));
   if (gradient.is_contiguous() && slot.view.device() == kCpu) {
     std::memcpy(slot.view.impl()->data(), gradient.impl()->data(), slot.bytes);
   } else {
