@@ -109,12 +109,10 @@ check-tsan: ## the fourth part: tests with ThreadSanitizer
 check-fuzz: ## the fifth part: each fuzzer of tests/fuzz/ for a while (FUZZ_RUNS, FUZZERS)
 	@$(call set_up,build check)
 	@$(call build,fuzz,$(FUZZERS))
-	@# What stays on a stack after its return, tests with AddressSanitizer look for: it halves the speed here.
-	@export ASAN_OPTIONS=detect_stack_use_after_return=0:malloc_context_size=3:quarantine_size_mb=16
 	@for fuzzer in $(FUZZERS); do
 	  echo "check: $$fuzzer, $(FUZZ_RUNS) inputs"
 	  mkdir -p build/fuzz/corpus/$$fuzzer
-	  build/fuzz/bin/$$fuzzer -entropic=0 -runs=$(FUZZ_RUNS) -artifact_prefix=build/fuzz/$$fuzzer- -timeout=20 \
+	  build/fuzz/bin/$$fuzzer -runs=$(FUZZ_RUNS) -artifact_prefix=build/fuzz/$$fuzzer- -timeout=20 \
 	    -print_final_stats=1 build/fuzz/corpus/$$fuzzer tests/fuzz/corpus/$${fuzzer#fuzz_} 2>&1 |
 	    tee build/fuzz/$$fuzzer.log | grep -E '^(==|.*(ERROR|SUMMARY|number_of_executed_units))'
 	done

@@ -93,10 +93,9 @@ AllReduceOptions parse_options(int argc, char** argv) {
       options.help = true;
       return options;
     }
-    constexpr std::string_view kKnown[] = {"-n",      "-b",          "-e",     "-f",     "-i",
-                                           "-d",      "-t",          "-o",     "-w",     "-c",
-                                           "-R",      "--iters",     "--transport",
-                                           "--algo",  "--json",      "--tune"};
+    constexpr std::string_view kKnown[] = {
+        "-n", "-b", "-e", "-f",      "-i",          "-d",     "-t",     "-o",
+        "-w", "-c", "-R", "--iters", "--transport", "--algo", "--json", "--tune"};
     bool known = false;
     for (const std::string_view one : kKnown) known = known || one == name;
     check(known, kOp, [&] { return "there is no option " + name + "; -h lists them"; });

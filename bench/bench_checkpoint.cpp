@@ -146,9 +146,8 @@ class Bench {
     time("save_checkpoint", [&] { nn::save_checkpoint(folder_, step, state_, all); });
     const fs::path saved = folder_ / step_name(step);
     fs::remove_all(saved);
-    time("save_checkpoint, not synced", [&] {
-      nn::save_checkpoint(folder_, step, state_, {.keep = 0, .sync_files = false});
-    });
+    time("save_checkpoint, not synced",
+         [&] { nn::save_checkpoint(folder_, step, state_, {.keep = 0, .sync_files = false}); });
     time("load_checkpoint", [&] { nn::load_checkpoint(saved, state_); });
     time("load_checkpoint, mmap", [&] { nn::load_checkpoint(saved, state_, {.mmap = true}); });
     time("read_state_dict", [&] { nn::read_state_dict(saved); });

@@ -37,7 +37,7 @@ bool SharedGroup::prefers_one_shot(size_t bytes) const {
 
 bool SharedGroup::prefers_reading(size_t bytes) const {
   const auto b = static_cast<double>(bytes);
-  return all_read() && read_seconds(costs(), size(), b, read_calls(bytes, size())) <=
+  return all_read() && read_seconds(costs(), size(), b, read_calls(bytes)) <=
                            staged_seconds(costs(), size(), b, staged_meetings(bytes));
 }
 
@@ -45,7 +45,7 @@ bool SharedGroup::prefers_eager(size_t bytes) const {
   const auto b = static_cast<double>(bytes);
   const double plain = all_read()
                            ? std::min(staged_seconds(costs(), size(), b, staged_meetings(bytes)),
-                                      read_seconds(costs(), size(), b, read_calls(bytes, size())))
+                                      read_seconds(costs(), size(), b, read_calls(bytes)))
                            : staged_seconds(costs(), size(), b, staged_meetings(bytes));
   return bytes != 0 && bytes <= Member::kPayloadBytes && name() != "thread" &&
          one_shot_seconds(costs(), size(), b) <= plain;

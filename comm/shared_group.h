@@ -170,7 +170,8 @@ class SharedGroup : public Transport, private RingLink, private PairLink {
   // Whether every buffer of a collective that others need is one that they can map.
   bool all_mapped(const Collective& collective);
   static double staged_meetings(size_t bytes);
-  static double read_calls(size_t bytes, int size);
+  int64_t read_chunk() const;
+  double read_calls(size_t bytes) const;
   void eager(const Collective& collective);
   void two_shot(const Collective& collective);
   void barrier();

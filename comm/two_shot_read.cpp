@@ -10,18 +10,26 @@
 namespace lockstep::comm {
 namespace {
 
-// What was read waits in a cache until it is folded: so many bytes of all others. A call costs about
-// as much as 16 KiB that it reads.
+// What was read waits in a cache until it is folded: so many bytes of all others. Where ranks share
+// cores, fewer calls gain more than a nearer cache: 1 MiB on 4 ranks and 2 cores takes 600 us
+// instead of 760.
 constexpr int64_t kReadBytes = int64_t{512} << 10;
+constexpr int64_t kReadBytesCrowded = int64_t{1536} << 10;
+// A call costs about as much as 16 KiB that it reads.
 constexpr int64_t kLeastBytes = int64_t{16} << 10;
 
 }  // namespace
 
+// Bytes of one rank's block that are read at once. The same on every rank: steps are counted.
+int64_t SharedGroup::read_chunk() const {
+  const int64_t all = crowded_ ? kReadBytesCrowded : kReadBytes;
+  return std::max(kLeastBytes, all / (size() - 1));
+}
+
 // Reads of other ranks' memory that an all-reduce takes.
-double SharedGroup::read_calls(size_t bytes, int size) {
-  const auto chunk = static_cast<double>(std::max(kLeastBytes, kReadBytes / (size - 1)));
-  const double block = static_cast<double>(bytes) / size;
-  return 2 * (size - 1) * (block / chunk + 1);
+double SharedGroup::read_calls(size_t bytes) const {
+  const double block = static_cast<double>(bytes) / size();
+  return 2 * (size() - 1) * (block / static_cast<double>(read_chunk()) + 1);
 }
 
 // In steps of a chunk of a block. A chunk's results are read one step after they are folded, while
@@ -34,7 +42,7 @@ void SharedGroup::read(const Collective& collective) {
   const bool folds = collective.folds();
   const bool gathers = request.kind != Kind::kReduceScatter;
   auto* recv = static_cast<std::byte*>(collective.recv);
-  const int64_t chunk = std::max(kLeastBytes, kReadBytes / (size() - 1)) / element;
+  const int64_t chunk = read_chunk() / element;
   const int64_t steps = (blocks.size + chunk - 1) / chunk;
   const auto begin = [&](int block, int64_t step) {
     return std::min(blocks.end(block), blocks.begin(block) + step * chunk);
@@ -86,7 +94,7 @@ bool SharedGroup::read_fold(const Collective& collective, int64_t first, int64_t
   const int64_t element = collective.element_size();
   const int64_t bytes = (last - first) * element;
   const Blocks blocks = collective.blocks(size());
-  read_.resize(std::max(kLeastBytes, kReadBytes / (size() - 1)) * (size() - 1));
+  read_.resize(read_chunk() * (size() - 1));
   std::byte* room = read_.data();
   for (int i = 0; i < size(); ++i) {
     const int peer = blocks.order(rank(), i);

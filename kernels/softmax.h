@@ -32,6 +32,11 @@ struct LogSoftmaxBackward {
   static void cuda(const View& g, const View& y, const View& gx, int64_t axis);
 };
 
+// y = log(sum(exp(x))) along dimension `axis`, where y's size is 1 and x's over 0.
+struct LogSumExp {
+  static void cpu(const View& x, const View& y, int64_t axis);
+};
+
 // losses[n] = lse[n] - logits[n, targets[n]] with lse[n] = log(sum(exp(logits[n]))), for logits
 // (N, C) and targets (N), i64; losses and lse are (N) in logits' dtype. A row whose target is
 // ignore_index has loss 0. Any other target outside [0, C) is an Error(kInvalidArgument) that names

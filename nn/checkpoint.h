@@ -128,8 +128,9 @@ struct CheckpointOptions {
 };
 
 // Collective over options.group. Writes `folder`/step-00000123 for step 123, and returns on every
-// rank once it is durable: files, names and folders are synced, unless options say not to. Until then the folder holds what it
-// held before, whatever happens; a reader sees the old checkpoints or the new one, never a part.
+// rank once it is durable: files, names and folders are synced, unless options say not to. Until
+// then the folder holds what it held before, whatever happens; a reader sees the old checkpoints or
+// the new one, never a part.
 //
 // Throws on every rank, the same error: Error(kIo) where the disk fails or is full, or another job
 // is saving into the folder; Error(kInvalidArgument) where the folder holds checkpoints of another

@@ -255,14 +255,22 @@ void Reducer::on_accumulated(size_t i) {
 void Reducer::place(Slot& slot) {
   const Tensor& gradient = slot.parameter.impl()->grad;
   if (gradient.is_same(slot.view)) return;
+  check(gradient.defined() && gradient.shape() == slot.view.shape() &&
+            gradient.dtype() == slot.view.dtype() && gradient.device() == slot.view.device(),
+        "DataParallel", [&] {
+          return str_cat(
+              "want a gradient of '", slot.name, "' of shape ", to_string(slot.view.shape()),
+              " and its parameter's dtype and device when backward has computed it, got ",
+              gradient.defined() ? to_string(gradient.shape()) : "none",
+              "; a hook must leave it, and the parameter, as they are until step()");
+        });
   check(!gradient.requires_grad() || hook_ == nullptr || hook_->leaves_all(), "DataParallel", [&] {
     return str_cat(
         "the gradient of '", slot.name,
         "' has a graph (create_graph), but gradients are scattered over the ranks, which "
         "cannot be differentiated");
   });
-  const timeline::Span span(timeline::kind::kCopy, "into bucket",
-                            static_cast<int64_t>(slot.bytes));
+  const timeline::Span span(timeline::kind::kCopy, "into bucket", static_cast<int64_t>(slot.bytes));
   if (gradient.is_contiguous() && slot.view.device() == kCpu) {
     std::memcpy(slot.view.impl()->data(), gradient.impl()->data(), slot.bytes);
   } else {

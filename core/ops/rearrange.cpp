@@ -59,14 +59,18 @@ Tensor pad_along(const Tensor& x, int64_t dim, int64_t before, int64_t after, Pa
   return index_select(x, dim, Tensor::from(places, {count}));
 }
 
-// x where keep(columns, rows) holds, else 0.
+// x where keep(column - row) holds, else 0. Each row of the mask is the one above it, one element
+// further on: one line of memory holds them all.
 template <class Keep>
 Tensor triangle(const Tensor& x, std::string_view op, const Keep& keep) {
   check(x.dim() >= 2, op,
         [&] { return str_cat("want two dimensions or more, got shape ", to_string(x.shape())); });
-  const TensorOptions options = {DType::kI64, x.device()};
-  const Tensor rows = reshape(Tensor::arange(x.size(-2), options), {x.size(-2), 1});
-  return where(keep(Tensor::arange(x.size(-1), options), rows), x, 0.0);
+  const int64_t rows = x.size(-2);
+  const int64_t columns = x.size(-1);
+  const int64_t last_row = std::max<int64_t>(rows - 1, 0);
+  const Tensor apart = Tensor::arange(last_row + columns, {DType::kI64, x.device()});
+  const Tensor line = keep(apart - static_cast<double>(last_row));
+  return where(alias(line, {rows, columns}, {-1, 1}, last_row), x, 0.0);
 }
 
 Tensor order_of(const Tensor& x, int64_t axis, int64_t count, bool descending) {
@@ -121,15 +125,13 @@ Tensor roll(const Tensor& x, int64_t shift, int64_t dim) {
 }
 
 Tensor tril(const Tensor& x, int64_t diagonal) {
-  return triangle(x, "tril", [&](const Tensor& columns, const Tensor& rows) {
-    return le(columns, rows + static_cast<double>(diagonal));
-  });
+  return triangle(x, "tril",
+                  [&](const Tensor& apart) { return le(apart, static_cast<double>(diagonal)); });
 }
 
 Tensor triu(const Tensor& x, int64_t diagonal) {
-  return triangle(x, "triu", [&](const Tensor& columns, const Tensor& rows) {
-    return ge(columns, rows + static_cast<double>(diagonal));
-  });
+  return triangle(x, "triu",
+                  [&](const Tensor& apart) { return ge(apart, static_cast<double>(diagonal)); });
 }
 
 Tensor tile(const Tensor& x, const Shape& counts) {

@@ -14,6 +14,7 @@
 #include "lockstep/kernels/optim.h"
 #include "lockstep/kernels/reduce.h"
 #include "lockstep/kernels/scan.h"
+#include "lockstep/kernels/softmax.h"
 #include "lockstep/kernels/text.h"
 
 namespace lockstep {
@@ -91,15 +92,15 @@ Extremes extremes(const Tensor& x, int64_t dim, bool keepdim, std::string_view o
   return {squeeze(values, dim), squeeze(places, dim)};
 }
 
-// Whether the dimensions that stay are neighbours: x is then (before, those that stay, after),
-// which is written to `sides`.
-bool around_channels(const Shape& shape, const Shape& kept, Shape& sides) {
+// Whether the dimensions that stay (or those that go) are neighbours: x is then (before, these,
+// after), which is written to `sides`.
+bool around(bool staying, const Shape& shape, const Shape& kept, Shape& sides) {
   sides = {1, 1, 1};
   size_t side = 0;
   for (size_t d = 0; d < shape.size(); ++d) {
     if (shape[d] == 1) continue;
-    const bool stays = kept[d] == shape[d];
-    if (stays == (side != 1)) ++side;  // 0: before, 1: those that stay, 2: after
+    const bool within = (kept[d] == shape[d]) == staying;
+    if (within == (side != 1)) ++side;  // 0: before, 1: these, 2: after
     if (side > 2) return false;
     sides[side] *= shape[d];
   }
@@ -193,7 +194,7 @@ Tensor var(const Tensor& x, const Shape& dims, int64_t correction, bool keepdim)
   const Reduced shape = reduced(x, dims, keepdim, "var");
   const auto divisor = static_cast<double>(std::max<int64_t>(shape.count - correction, 0));
   Shape sides;
-  if (shape.count == 0 || !around_channels(x.shape(), shape.kept, sides)) {
+  if (shape.count == 0 || !around(true, x.shape(), shape.kept, sides)) {
     const Tensor wide = widened(x);
     return to(sum(square(wide - mean(wide, dims, true)), dims, keepdim) / divisor, x.dtype());
   }
@@ -293,8 +294,14 @@ Tensor logsumexp(const Tensor& x, const Shape& dims, bool keepdim) {
   {
     const NoGrad no_grad;
     const Tensor wide = widened(x);
+    Shape sides;
     if (shape.count == 0) {
       out = log(sum(wide, dims, keepdim));
+    } else if (x.device().is_cpu() && around(false, x.shape(), shape.kept, sides)) {
+      out = Tensor::empty(shape.result, wide.options());
+      launch<kernels::LogSumExp>(x.device(), reshape(wide, sides).view(),
+                                 alias(out, {sides[0], 1, sides[2]}, {sides[2], 1, 1}, 0).view(),
+                                 1);
     } else {
       const Tensor top = max(wide, dims, true);
       const Tensor shift = where(isfinite(top), top, 0.0);  // inf - inf is NaN

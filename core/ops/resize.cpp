@@ -2,12 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 
+#include "lockstep/core/autograd.h"
 #include "lockstep/core/ops/elementwise.h"
 #include "lockstep/core/ops/index.h"
 #include "lockstep/core/ops/matmul.h"
 #include "lockstep/core/ops/pool.h"
 #include "lockstep/core/ops/shape_ops.h"
+#include "lockstep/kernels/launch.h"
+#include "lockstep/kernels/resize.h"
 #include "lockstep/kernels/text.h"
 
 namespace lockstep {
@@ -37,11 +41,9 @@ Tensor window_means(int64_t from, int64_t to, const TensorOptions& options) {
   return Tensor::from(weights, {to, from}).to(options.dtype);
 }
 
-// Each place along `dim` from the two source places around it.
-Tensor interpolate(const Tensor& x, int64_t dim, int64_t to, bool align_corners) {
-  const int64_t from = x.size(dim);
-  std::vector<int64_t> low, high;
-  std::vector<double> weight;  // of the higher place
+// The two source places around each of `to` places.
+kernels::Interpolation interpolation(int64_t from, int64_t to, bool align_corners) {
+  kernels::Interpolation out;
   for (int64_t i = 0; i < to; ++i) {
     const auto at = static_cast<double>(i);
     double place;
@@ -51,15 +53,40 @@ Tensor interpolate(const Tensor& x, int64_t dim, int64_t to, bool align_corners)
       place = (at + 0.5) * static_cast<double>(from) / static_cast<double>(to) - 0.5;
     }
     place = std::clamp(place, 0.0, static_cast<double>(from - 1));
-    low.push_back(static_cast<int64_t>(std::floor(place)));
-    high.push_back(std::min(low.back() + 1, from - 1));
-    weight.push_back(place - std::floor(place));
+    out.low.push_back(static_cast<int64_t>(std::floor(place)));
+    out.high.push_back(std::min(out.low.back() + 1, from - 1));
+    out.weight.push_back(place - std::floor(place));
   }
+  return out;
+}
+
+// Each of `size` places along `dim` from two of x's, on the CPU, or the transpose of that: each is
+// the other's gradient.
+Tensor resized(const Tensor& x, int64_t dim, int64_t size, bool transposed,
+               const std::shared_ptr<const kernels::Interpolation>& how) {
+  Shape shape = x.shape();
+  shape[static_cast<size_t>(dim)] = size;
+  Tensor y = Tensor::empty(shape, x.options());
+  if (transposed) {
+    launch<kernels::InterpolateBackward>(x.device(), x.view(), y.view(), dim, *how);
+  } else {
+    launch<kernels::Interpolate>(x.device(), x.view(), y.view(), dim, *how);
+  }
+  return record("interpolate", y, {x}, [dim, from = x.size(dim), transposed, how](const Tensor& g) {
+    return Tensors{resized(g, dim, from, !transposed, how)};
+  });
+}
+
+// The same of other ops, for devices that lack the kernels.
+Tensor interpolate(const Tensor& x, int64_t dim, int64_t to, bool align_corners) {
+  auto how =
+      std::make_shared<kernels::Interpolation>(interpolation(x.size(dim), to, align_corners));
+  if (x.device().is_cpu()) return resized(x, dim, to, false, how);
   Shape along(x.shape().size(), 1);
   along[static_cast<size_t>(dim)] = to;
-  const Tensor w = reshape(Tensor::from(weight, {to}).to(x.dtype()), along);
-  const Tensor a = index_select(x, dim, Tensor::from(low, {to}));
-  const Tensor b = index_select(x, dim, Tensor::from(high, {to}));
+  const Tensor w = reshape(Tensor::from(how->weight, {to}).to(x.dtype()), along);
+  const Tensor a = index_select(x, dim, Tensor::from(how->low, {to}));
+  const Tensor b = index_select(x, dim, Tensor::from(how->high, {to}));
   return a * (1.0 - w) + b * w;
 }
 

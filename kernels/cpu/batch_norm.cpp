@@ -181,7 +181,11 @@ void chunk_stats(const Layout& layout, const T* x, int64_t begin, int64_t end, T
     if (layout.channels_last) {
       double n = 0;
       for_each_row_block(layout, begin, end, [&](int64_t at, int64_t rows) LOCKSTEP_INLINE_LAMBDA {
-        row_stats(x + at, rows, channels, scratch, block, block + channels);
+        if (channels == 1) {
+          plane_stats(x + at, rows, block, block + 1);
+        } else {
+          row_stats(x + at, rows, channels, scratch, block, block + channels);
+        }
         merge(n, mean, m2, static_cast<double>(rows), block, block + channels, channels);
         n += static_cast<double>(rows);
       });

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "lockstep/kernels/convert.h"
 #include "lockstep/kernels/cpu/blocks.h"
@@ -18,29 +19,88 @@ void convert_loop(const void* const* in, void* out, int64_t n) {
   vector_loop(n, [=](int64_t i) LOCKSTEP_INLINE_LAMBDA { y[i] = convert<To>(x[i]); });
 }
 
-constexpr int64_t kTile = 32;
 constexpr int64_t kFewColumns = 16;
 constexpr int64_t kGrainBytes = 1 << 17;
 
-// y[i, j] = x[j, i] for (rows, columns) of y, whose rows are contiguous as x's columns are: tile by
-// tile, so that every cache line is used whole while it is there.
+// A square of elements, kSide by kSide, goes through as many vectors of 16 bytes.
+template <class T>
+struct Square {
+  static constexpr int64_t kSide = 16 / static_cast<int64_t>(sizeof(T));
+  typedef T Vector __attribute__((vector_size(16), aligned(sizeof(T))));
+  using Places = std::make_integer_sequence<int, static_cast<int>(kSide)>;
+
+  // Elements from `first` on of a and b in turns: a, b, a, b, …
+  template <int first, int... i>
+  static LOCKSTEP_INLINE Vector in_turns(Vector a, Vector b, std::integer_sequence<int, i...>) {
+#ifdef __clang__
+    return __builtin_shufflevector(a, b, (first + i / 2 + i % 2 * static_cast<int>(kSide))...);
+#else
+    return __builtin_shuffle(a, b, Vector{static_cast<T>(first + i / 2 + i % 2 * kSide)...});
+#endif
+  }
+
+  // y[i, j] = x[j, i].
+  static LOCKSTEP_INLINE void transpose(const T* x, int64_t x_stride, T* y, int64_t y_stride) {
+    constexpr int64_t kHalf = kSide / 2;
+    Vector rows[kSide];
+    for (int64_t k = 0; k < kSide; ++k) {
+      rows[k] = *reinterpret_cast<const Vector*>(x + k * x_stride);
+    }
+    for (int64_t done = 1; done < kSide; done *= 2) {  // a bit of i becomes one of j in each round
+      Vector next[kSide];
+      for (int64_t k = 0; k < kHalf; ++k) {
+        next[2 * k] = in_turns<0>(rows[k], rows[k + kHalf], Places());
+        next[2 * k + 1] = in_turns<kHalf>(rows[k], rows[k + kHalf], Places());
+      }
+      for (int64_t k = 0; k < kSide; ++k) rows[k] = next[k];
+    }
+    for (int64_t k = 0; k < kSide; ++k) {
+      *reinterpret_cast<Vector*>(y + k * y_stride) = rows[k];
+    }
+  }
+};
+
+// Elements to a side of the tiles of a transpose: of x and of y each the rows are runs of several
+// cache lines, and a tile stays in the first-level cache.
+template <class T>
+constexpr int64_t kTile = sizeof(T) == 8 ? 32 : 64;
+
+// y[i, j] = x[j, i] for (rows, columns) of y, whose rows are contiguous as x's columns are. A tile
+// is put together beside y and written as whole runs: y's own rows are often so many bytes apart
+// that they drive each other out of the cache.
 template <class T>
 void transpose(const T* x, int64_t x_stride, T* y, int64_t y_stride, int64_t rows,
                int64_t columns) {
-  if (columns < kFewColumns) {  // no room for a vector
+  constexpr int64_t kSide = Square<T>::kSide;
+  if (columns < kFewColumns || rows < kSide) {  // no room for vectors
     for (int64_t i = 0; i < rows; ++i) {
       for (int64_t j = 0; j < columns; ++j) y[i * y_stride + j] = x[j * x_stride + i];
     }
     return;
   }
   simd_dispatch([=]() LOCKSTEP_INLINE_LAMBDA {
-    for (int64_t i0 = 0; i0 < rows; i0 += kTile) {
-      const int64_t i1 = std::min(rows, i0 + kTile);
-      for (int64_t j0 = 0; j0 < columns; j0 += kTile) {
-        const int64_t j1 = std::min(columns, j0 + kTile);
-        for (int64_t i = i0; i < i1; ++i) {
+    constexpr int64_t kRow = kTile<T> + kSide;  // no power of two, for the cache's sake
+    alignas(64) T tile[kTile<T> * kRow];
+    for (int64_t i0 = 0; i0 < rows; i0 += kTile<T>) {
+      const int64_t height = std::min(kTile<T>, rows - i0);
+      const int64_t whole_height = height / kSide * kSide;
+      for (int64_t j0 = 0; j0 < columns; j0 += kTile<T>) {
+        const int64_t width = std::min(kTile<T>, columns - j0);
+        const int64_t whole_width = width / kSide * kSide;
+        const T* from = x + j0 * x_stride + i0;
+        for (int64_t j = 0; j < whole_width; j += kSide) {
+          for (int64_t i = 0; i < whole_height; i += kSide) {
+            Square<T>::transpose(from + j * x_stride + i, x_stride, tile + i * kRow + j, kRow);
+          }
+        }
+        for (int64_t i = 0; i < height; ++i) {
+          T* row = tile + i * kRow;
+          for (int64_t j = i < whole_height ? whole_width : 0; j < width; ++j) {
+            row[j] = from[j * x_stride + i];
+          }
+          T* to = y + (i0 + i) * y_stride + j0;
 #pragma omp simd
-          for (int64_t j = j0; j < j1; ++j) y[i * y_stride + j] = x[j * x_stride + i];
+          for (int64_t j = 0; j < width; ++j) to[j] = row[j];
         }
       }
     }
@@ -52,6 +112,40 @@ struct Pair {
   Shape shape;
   Strides x;
   Strides y;
+};
+
+// Where an element stands in both, one after the other in row-major order: without the divisions
+// that would take as long as a short run.
+class Place {
+ public:
+  Place(const Pair& pair, int64_t index) : pair_(pair), at_(pair.shape.size()) {
+    for (size_t d = pair.shape.size(); d-- > 0;) {
+      at_[d] = index % pair.shape[d];
+      index /= pair.shape[d];
+      x_ += at_[d] * pair.x[d];
+      y_ += at_[d] * pair.y[d];
+    }
+  }
+
+  void advance() {
+    for (size_t d = at_.size(); d-- > 0;) {
+      x_ += pair_.x[d];
+      y_ += pair_.y[d];
+      if (++at_[d] < pair_.shape[d]) return;
+      at_[d] = 0;
+      x_ -= pair_.shape[d] * pair_.x[d];
+      y_ -= pair_.shape[d] * pair_.y[d];
+    }
+  }
+
+  int64_t x() const { return x_; }
+  int64_t y() const { return y_; }
+
+ private:
+  const Pair& pair_;
+  Shape at_;
+  int64_t x_ = 0;
+  int64_t y_ = 0;
 };
 
 Pair merged(const View& x, const View& y) {
@@ -73,10 +167,24 @@ Pair merged(const View& x, const View& y) {
   return out;
 }
 
+// memcpy with pieces too short for the string instruction of x86-64, which takes more than twice
+// the time where what it writes to is not aligned.
+void copy_bytes(const void* x, void* y, size_t size) {
+  constexpr size_t kPiece = 1024;
+  if (size <= kPiece || reinterpret_cast<uintptr_t>(y) % 64 == 0) {
+    std::memcpy(y, x, size);
+    return;
+  }
+  for (size_t at = 0; at < size; at += kPiece) {
+    std::memcpy(static_cast<char*>(y) + at, static_cast<const char*>(x) + at,
+                std::min(kPiece, size - at));
+  }
+}
+
 template <class T>
 void copy_run(const T* x, int64_t x_stride, T* y, int64_t y_stride, int64_t n) {
   if (x_stride == 1 && y_stride == 1) {
-    std::memcpy(y, x, static_cast<size_t>(n) * sizeof(T));
+    copy_bytes(x, y, static_cast<size_t>(n) * sizeof(T));
   } else if (x_stride == 0 && y_stride == 1) {
     std::fill_n(y, n, x[0]);
   } else if (x_stride == -1 && y_stride == 1) {
@@ -111,40 +219,30 @@ void copy_bits(const View& from, const View& to, int64_t total) {
   const bool transposes = row != rank - 1;
   const int64_t columns = p.shape[rank - 1];
   const int64_t rows = transposes ? p.shape[row] : 1;
-  Shape outer;
-  View x_outer{nullptr, from.dtype, from.device, {}, {}};
-  View y_outer = x_outer;
+  Pair outer;
   for (size_t d = 0; d + 1 < rank; ++d) {
     if (d == row) continue;
-    outer.push_back(static_cast<int64_t>(outer.size()));
-    x_outer.shape.push_back(p.shape[d]);
-    x_outer.strides.push_back(p.x[d]);
-    y_outer.strides.push_back(p.y[d]);
+    outer.shape.push_back(p.shape[d]);
+    outer.x.push_back(p.x[d]);
+    outer.y.push_back(p.y[d]);
   }
-  y_outer.shape = x_outer.shape;
-  const auto offset = [&](const Strides& strides, int64_t index) {
-    int64_t sum = 0;
-    for (size_t d = x_outer.shape.size(); d-- > 0;) {
-      sum += index % x_outer.shape[d] * strides[d];
-      index /= x_outer.shape[d];
-    }
-    return sum;
-  };
   const int64_t blocks = total / (rows * columns);
   // A lone transpose is cut along its rows.
-  const int64_t cuts = transposes ? (rows + kTile - 1) / kTile : 1;
+  const int64_t cuts = transposes ? (rows + kTile<T> - 1) / kTile<T> : 1;
   parallel_for(blocks * cuts, std::max<int64_t>(1, grain / (total / (blocks * cuts))),
                [&](int64_t begin, int64_t end) {
+                 Place place(outer, begin / cuts);
                  for (int64_t k = begin; k < end; ++k) {
-                   const T* xk = x + offset(x_outer.strides, k / cuts);
-                   T* yk = y + offset(y_outer.strides, k / cuts);
+                   if (k > begin && k % cuts == 0) place.advance();
+                   const T* xk = x + place.x();
+                   T* yk = y + place.y();
                    if (!transposes) {
                      copy_run(xk, p.x[rank - 1], yk, p.y[rank - 1], columns);
                      continue;
                    }
-                   const int64_t first = k % cuts * kTile;
+                   const int64_t first = k % cuts * kTile<T>;
                    transpose(xk + first, p.x[rank - 1], yk + first * p.y[row], p.y[row],
-                             std::min(kTile, rows - first), columns);
+                             std::min(kTile<T>, rows - first), columns);
                  }
                });
 }

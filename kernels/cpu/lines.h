@@ -37,18 +37,19 @@ class Lines {
 
   // Calls f(line, count) for strips of lines that stand side by side: line, line + 1, … along the
   // last dimension, so that a kernel that takes an element of each, and then the next of each,
-  // walks through memory in order. Lines along the last dimension come one by one.
+  // walks through memory in order. A strip is of at most `widest` lines; lines along the last
+  // dimension come one by one.
   template <class F>
-  void for_each_strip(const F& f) const {
+  void for_each_strip(const F& f, int64_t widest = kStrip) const {
     if (length_ == 0 || count_ == 0) return;
     const int64_t across = axis_ + 1 == shape_.size() ? 1 : shape_.back();
-    const int64_t in_row = (across + kStrip - 1) / kStrip;
+    const int64_t in_row = (across + widest - 1) / widest;
     const int64_t strips = count_ / across * in_row;
     const int64_t elements = std::max<int64_t>(1, count_ / strips * length_);
     parallel_for(strips, std::max<int64_t>(1, kGrain / elements), [&](int64_t begin, int64_t end) {
       for (int64_t strip = begin; strip < end; ++strip) {
-        const int64_t first = strip % in_row * kStrip;
-        f(strip / in_row * across + first, std::min(kStrip, across - first));
+        const int64_t first = strip % in_row * widest;
+        f(strip / in_row * across + first, std::min(widest, across - first));
       }
     });
   }
@@ -58,9 +59,15 @@ class Lines {
   // Calls f(line) for every line, on several threads where there is work for them.
   template <class F>
   void for_each(const F& f) const {
+    for_each_group(1, [&](int64_t line, int64_t) { f(line); });
+  }
+
+  // Calls f(line, count) for groups of lines, line, line + 1, …, of `size` or what is left.
+  template <class F>
+  void for_each_group(int64_t size, const F& f) const {
     if (length_ == 0) return;
     parallel_for(count_, std::max<int64_t>(1, kGrain / length_), [&](int64_t begin, int64_t end) {
-      for (int64_t line = begin; line < end; ++line) f(line);
+      for (int64_t line = begin; line < end; line += size) f(line, std::min(size, end - line));
     });
   }
 

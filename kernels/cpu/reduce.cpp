@@ -58,16 +58,24 @@ constexpr A highest() {
   return std::numeric_limits<A>::max();
 }
 
+// The extreme rules choose twice: of one choice by two conditions the compiler makes jumps where a
+// or b is itself a choice, and no vectors.
 template <class A>
 struct MaxRule {
   static constexpr A kIdentity = lowest<A>();
-  static LOCKSTEP_INLINE A join(A a, A b) { return ((a > b) | (a != a)) ? a : b; }
+  static LOCKSTEP_INLINE A join(A a, A b) {
+    const A larger = a > b ? a : b;
+    return a == a ? larger : a;
+  }
 };
 
 template <class A>
 struct MinRule {
   static constexpr A kIdentity = highest<A>();
-  static LOCKSTEP_INLINE A join(A a, A b) { return ((a < b) | (a != a)) ? a : b; }
+  static LOCKSTEP_INLINE A join(A a, A b) {
+    const A smaller = a < b ? a : b;
+    return a == a ? smaller : a;
+  }
 };
 
 // Joins n elements at a stride. Partial results stand side by side in `part`, which the compiler

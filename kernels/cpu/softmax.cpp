@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "lockstep/kernels/cpu/exp_below_70.h"
 #include "lockstep/kernels/cpu/lane_sum.h"
 #include "lockstep/kernels/cpu/staged.h"
 #include "lockstep/kernels/parallel.h"
@@ -10,13 +11,16 @@
 #include "lockstep/kernels/vector_math.h"
 
 // Rows are contiguous: views of another order are brought to one where the axis is the innermost.
-// Blocks of rows that fit the first-level cache are passed over several times, so that exp runs
-// over whole vectors however short a row is.
+// Blocks of rows that fit the first-level cache are passed over several times; short rows are
+// turned into columns there, so that exp runs over whole vectors. While it does, rows to come are
+// fetched from memory.
 namespace lockstep::kernels {
 namespace {
 
 constexpr int64_t kBlock = 2048;   // elements of a block
 constexpr int64_t kGrain = 16384;  // elements that are worth a thread
+constexpr int64_t kAhead = 16384;  // elements of a row and of the next that the cache has room for
+constexpr int64_t kShortRow = 64;  // elements of a row that has no vectors of its own
 
 // The view with dimension `axis` moved to the end; a scalar is one row of one element.
 View as_rows(const View& x, int64_t axis) {
@@ -32,10 +36,13 @@ View as_rows(const View& x, int64_t axis) {
 }
 
 // Calls f(first row, rows) for blocks that cover `rows` rows of `size` elements: as many rows at
-// once as a block holds, one at least. f runs with the processor's widest vectors.
+// once as a block holds, one at least, and whole vectors of short ones. f runs with the processor's
+// widest vectors.
 template <class F>
 void for_each_block(int64_t rows, int64_t size, const F& f) {
-  const int64_t step = std::max<int64_t>(1, kBlock / size);
+  constexpr int64_t kLanes = 16;
+  const int64_t most = std::max<int64_t>(1, kBlock / size);
+  const int64_t step = most > kLanes ? most / kLanes * kLanes : most;
   parallel_for(rows, std::max<int64_t>(1, kGrain / size), [&](int64_t begin, int64_t end) {
     simd_dispatch([&]() LOCKSTEP_INLINE_LAMBDA {
       for (int64_t r = begin; r < end; r += step) f(r, std::min(step, end - r));
@@ -62,16 +69,54 @@ LOCKSTEP_INLINE T dot(const T* x, const T* y, int64_t n) {
   return lane_sum<T>(n, [=](int64_t i) LOCKSTEP_INLINE_LAMBDA { return x[i] * y[i]; });
 }
 
+// y = exp(x - most), with no x over most. The n elements from `ahead` on, unless
+// it is null, are fetched into the cache meanwhile, piece by piece, as memory keeps up.
 template <class T>
-LOCKSTEP_INLINE void subtract(const T* x, T value, T* y, int64_t n) {
+LOCKSTEP_INLINE void exps(const T* x, T most, T* y, int64_t n, const T* ahead) {
+  constexpr int64_t kPiece = 512;
+  constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(T));
+  for (int64_t i = 0; i < n; i += kPiece) {
+    const int64_t end = std::min(n, i + kPiece);
+    if (ahead != nullptr) {
+      for (int64_t k = i; k < end; k += kLine) __builtin_prefetch(ahead + k);
+    }
 #pragma omp simd
-  for (int64_t i = 0; i < n; ++i) y[i] = x[i] - value;
+    for (int64_t k = i; k < end; ++k) y[k] = exp_below_70(x[k] - most);
+  }
 }
 
+// What comes `size` elements after x, unless so many would not stay in the cache until then.
 template <class T>
-LOCKSTEP_INLINE void exp_all(T* x, int64_t n) {
+LOCKSTEP_INLINE const T* ahead_of(const T* x, int64_t size) {
+  return size <= kAhead ? x + size : nullptr;
+}
+
+// A block of short rows as columns, which go through vectors side by side: turned (size, rows) =
+// exp(x - most), with most[r] the largest and total[r] the sum of column r.
+template <class T>
+LOCKSTEP_INLINE void short_exps(const T* x, int64_t rows, int64_t size, T* turned, T* most,
+                                T* total) {
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t i = 0; i < size; ++i) turned[i * rows + r] = x[r * size + i];
+  }
+  std::copy_n(turned, rows, most);
+  for (int64_t i = 1; i < size; ++i) {
+    const T* row = turned + i * rows;
 #pragma omp simd
-  for (int64_t i = 0; i < n; ++i) x[i] = exp(x[i]);
+    for (int64_t r = 0; r < rows; ++r) most[r] = row[r] > most[r] ? row[r] : most[r];
+  }
+  for (int64_t i = 0; i < size; ++i) {
+    T* row = turned + i * rows;
+#pragma omp simd
+    for (int64_t r = 0; r < rows; ++r) row[r] -= most[r];
+  }
+  exps(turned, T{0}, turned, rows * size, ahead_of(x, rows * size));
+  std::fill_n(total, rows, T{0});
+  for (int64_t i = 0; i < size; ++i) {
+    const T* row = turned + i * rows;
+#pragma omp simd
+    for (int64_t r = 0; r < rows; ++r) total[r] += row[r];
+  }
 }
 
 // most[r] = the largest of row r, log_sum[r] = log(sum(exp(row - most))), for a block of rows.
@@ -79,26 +124,39 @@ LOCKSTEP_INLINE void exp_all(T* x, int64_t n) {
 template <class T>
 LOCKSTEP_INLINE void log_sums(const T* x, int64_t rows, int64_t size, T* buffer, T* most,
                               T* log_sum) {
-  if (size > kBlock) {  // one row, in pieces
-    *most = largest(x, size);
-    T total{0};
-    for (int64_t i = 0; i < size; i += kBlock) {
-      const int64_t n = std::min(kBlock, size - i);
-      subtract(x + i, *most, buffer, n);
-      exp_all(buffer, n);
-      total += sum(buffer, n);
+  if (size < kShortRow) {
+    short_exps(x, rows, size, buffer, most, log_sum);
+  } else {
+    for (int64_t r = 0; r < rows; ++r) {
+      const T* row = x + r * size;
+      const T* ahead = ahead_of(row, std::max(size, kBlock));
+      most[r] = largest(row, size);
+      log_sum[r] = T{0};
+      for (int64_t i = 0; i < size; i += kBlock) {
+        const int64_t n = std::min(kBlock, size - i);
+        exps(row + i, most[r], buffer, n, ahead == nullptr ? nullptr : ahead + i);
+        log_sum[r] += sum(buffer, n);
+      }
     }
-    *log_sum = log(total);
-    return;
   }
-  for (int64_t r = 0; r < rows; ++r) {
-    most[r] = largest(x + r * size, size);
-    subtract(x + r * size, most[r], buffer + r * size, size);
-  }
-  exp_all(buffer, rows * size);
-  for (int64_t r = 0; r < rows; ++r) log_sum[r] = sum(buffer + r * size, size);
 #pragma omp simd
   for (int64_t r = 0; r < rows; ++r) log_sum[r] = log(log_sum[r]);
+}
+
+template <class T>
+LOCKSTEP_INLINE void short_softmax(const T* x, int64_t rows, int64_t size, T* out) {
+  alignas(64) T turned[kBlock];
+  T most[kBlock];
+  T total[kBlock];
+  short_exps(x, rows, size, turned, most, total);
+  for (int64_t i = 0; i < size; ++i) {
+    T* row = turned + i * rows;
+#pragma omp simd
+    for (int64_t r = 0; r < rows; ++r) row[r] /= total[r];
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t i = 0; i < size; ++i) out[r * size + i] = turned[i * rows + r];
+  }
 }
 
 // out = f of inputs a and b: f(a, b, out, rows, size) is called for blocks of rows along the axis.
@@ -107,7 +165,7 @@ void map_rows(const View& a, const View& b, const View& out, int64_t axis, const
   const View out_rows = as_rows(out, axis);
   const Strides strides = contiguous_strides(out_rows.shape);
   const StagedInput from_a(as_rows(a, axis), strides);
-  const StagedInput from_b(as_rows(b, axis), strides);
+  const StagedInput from_b = &a == &b ? from_a : StagedInput(as_rows(b, axis), strides);
   const StagedOutput to(out_rows, strides);
   const T* a_data = from_a.as<T>();
   const T* b_data = from_b.as<T>();
@@ -137,21 +195,19 @@ void Softmax::cpu(const View& x, const View& y, int64_t axis) {
   if (y.numel() == 0) return;
   visit_lane(y.dtype, "softmax", [&](auto tag) {
     using T = typename decltype(tag)::type;
-    map_rows<T>(x, x, y, axis,
-                [](const T* in, const T*, T* out, int64_t rows, int64_t size)
-                    LOCKSTEP_INLINE_LAMBDA {
-                      for (int64_t r = 0; r < rows; ++r) {
-                        const T most = largest(in + r * size, size);
-                        subtract(in + r * size, most, out + r * size, size);
-                      }
-                      exp_all(out, rows * size);
-                      for (int64_t r = 0; r < rows; ++r) {
-                        T* row = out + r * size;
-                        const T total = sum(row, size);
+    map_rows<T>(
+        x, x, y, axis,
+        [](const T* in, const T*, T* out, int64_t rows, int64_t size) LOCKSTEP_INLINE_LAMBDA {
+          if (size < kShortRow) return short_softmax(in, rows, size, out);
+          for (int64_t r = 0; r < rows; ++r) {
+            const T* from = in + r * size;
+            T* row = out + r * size;
+            exps(from, largest(from, size), row, size, ahead_of(from, std::max(size, kBlock)));
+            const T total = sum(row, size);
 #pragma omp simd
-                        for (int64_t i = 0; i < size; ++i) row[i] /= total;
-                      }
-                    });
+            for (int64_t i = 0; i < size; ++i) row[i] /= total;
+          }
+        });
   });
 }
 
@@ -208,6 +264,37 @@ void LogSoftmaxBackward::cpu(const View& g, const View& y, const View& gx, int64
                         for (int64_t i = at; i < at + size; ++i) out[i] = gs[i] - exp(ys[i]) * s;
                       }
                     });
+  });
+}
+
+void LogSumExp::cpu(const View& x, const View& y, int64_t axis) {
+  if (y.numel() == 0) return;
+  visit_lane(y.dtype, "logsumexp", [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const View lines = as_rows(x, axis);
+    const View results = as_rows(y, axis);
+    const StagedInput from(lines, contiguous_strides(lines.shape));
+    const StagedOutput to(results, contiguous_strides(results.shape));
+    const T* data = from.as<T>();
+    T* out = to.as<T>();
+    const int64_t size = lines.shape.back();
+    for_each_block(y.numel(), size, [=](int64_t first, int64_t rows) LOCKSTEP_INLINE_LAMBDA {
+      const T* block = data + first * size;
+      alignas(64) T buffer[kBlock];
+      T most[kBlock];
+      T log_sum[kBlock];
+      log_sums(block, rows, size, buffer, most, log_sum);
+      for (int64_t r = 0; r < rows; ++r) {
+        out[first + r] = most[r] + log_sum[r];
+        if (abs(most[r]) < std::numeric_limits<T>::infinity()) continue;
+        const T* row = block + r * size;  // relative to an infinity there was nothing but NaN
+        out[first + r] = most[r];
+        for (int64_t i = 0; i < size; ++i) {
+          if (row[i] != row[i]) out[first + r] = row[i];
+        }
+      }
+    });
+    to.finish();
   });
 }
 
@@ -270,9 +357,12 @@ void CrossEntropyBackward::cpu(const View& logits, const View& targets, int64_t 
     const int64_t step = targets.strides[0];
     for_each_block(logits.shape[0], size, [=](int64_t first, int64_t rows) LOCKSTEP_INLINE_LAMBDA {
       for (int64_t n = first; n < first + rows; ++n) {
-        subtract(x + n * size, l[n], out + n * size, size);
+        const T log_sum = l[n];
+#pragma omp simd
+        for (int64_t i = n * size; i < (n + 1) * size; ++i) out[i] = x[i] - log_sum;
       }
-      exp_all(out + first * size, rows * size);
+#pragma omp simd
+      for (int64_t i = first * size; i < (first + rows) * size; ++i) out[i] = exp(out[i]);
       for (int64_t n = first; n < first + rows; ++n) {
         T* row = out + n * size;
         const int64_t target = t[n * step];

@@ -45,8 +45,9 @@ FileSummary write_data_file(Disk& disk, const std::filesystem::path& path,
   // A name that cannot be written is found before anything is.
   encode_index(index);
 
-  // Beside the writing, where there is enough to be worth a thread.
-  const auto when = end > kChunkBytes ? std::launch::async : std::launch::deferred;
+  // Beside the writing, where there is enough to be worth a thread and one can be had.
+  const auto when =
+      end > kChunkBytes ? std::launch::async | std::launch::deferred : std::launch::deferred;
   std::future<std::vector<Checksums>> checksums =
       std::async(when, [&] { return checksums_of(tensors); });
   OutputFile file(disk, path);

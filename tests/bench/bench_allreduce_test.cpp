@@ -45,9 +45,23 @@ TEST(BenchAllreduce, CoversEveryTypeAndOp) {
   }
 }
 
+TEST(BenchAllreduce, MeasuresPlainMemoryInPlace) {
+  for (const bool registered : {false, true}) {
+    const std::string json = json_path("bench-allreduce");
+    const Ended ended = run(std::string("-n 2 --transport shm -b 64K -e 64K --iters 2 -w 1 -R ") +
+                            (registered ? "1" : "0") + " --json " + json);
+    ASSERT_EQ(ended.status, 0) << ended.text;
+    EXPECT_THAT(ended.text, HasSubstr(registered ? "in place: memory of Communicator::allocate()"
+                                                 : "in place: plain memory"));
+    const nlohmann::json written = take_json(json);
+    EXPECT_EQ(written["registered"], registered);
+    EXPECT_EQ(written["rows"][0]["in_place"]["wrong"], 0);
+  }
+}
+
 TEST(BenchAllreduce, RefusesWhatHasNoMeaning) {
   for (const char* arguments : {"--nonsense", "-n 0", "-b", "-b 8x", "-d f31", "-o median",
-                                "--transport pigeon", "-b 64 -e 8", "-f 1"}) {
+                                "--transport pigeon", "-b 64 -e 8", "-f 1", "-R 2"}) {
     EXPECT_NE(run(arguments).status, 0) << arguments;
   }
 }

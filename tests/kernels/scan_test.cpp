@@ -50,6 +50,13 @@ TEST(CumSum, InPlaceOfOneAndOfNothing) {
   const Array x = filled(empty(DType::kF32, {5}), [](int64_t i) { return i + 1; });
   CumSum::cpu(x.view, x.view, 0, false);
   EXPECT_EQ(x.values(), (std::vector<double>{1, 3, 6, 10, 15}));
+  for (int64_t axis : {0, 1}) {  // 7 lines, more than are scanned together
+    const Array in = sample(DType::kF64, {7, 7});
+    const Array want = empty(DType::kF64, {7, 7});
+    CumSum::cpu(in.view, want.view, axis, true);
+    CumSum::cpu(in.view, in.view, axis, true);
+    EXPECT_EQ(in.values(), want.values());
+  }
   const Array none = empty(DType::kF32, {3, 0});
   CumSum::cpu(none.view, none.view, 0, false);
   CumSum::cpu(none.view, none.view, 1, true);

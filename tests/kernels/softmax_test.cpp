@@ -124,6 +124,75 @@ TEST(Softmax, LargeValuesDoNotOverflowAndNanSpreadsInItsRow) {
   EXPECT_NEAR(y.get(0), std::log(0.25), 1e-6);
 }
 
+// Blocks of rows, of which the short ones go through vectors side by side.
+TEST(Softmax, ManyRowsAreEachAsIfAlone) {
+  for (const auto kernel : {&Softmax::cpu, &LogSoftmax::cpu}) {
+    for (int64_t size : {1, 3, 9, 63, 64, 65, 700, 2049}) {
+      const Array x = sample(DType::kF32, {411, size}, -20, 20);
+      const Array y = empty(DType::kF32, {411, size});
+      kernel(x.view, y.view, 1);
+      for (int64_t r = 0; r < 411; ++r) {
+        const Array row =
+            filled(empty(DType::kF32, {1, size}), [&](int64_t i) { return x.get(r * size + i); });
+        const Array alone = empty(DType::kF32, {1, size});
+        kernel(row.view, alone.view, 1);
+        for (int64_t i = 0; i < size; ++i) {
+          ASSERT_EQ(y.get(r * size + i), alone.get(i)) << size << " row " << r << " at " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(LogSumExp, EveryAxisMemoryOrderAndDtype) {
+  for (DType dtype : kFloats) {
+    for (const Shape& shape : {Shape{411, 9}, Shape{3, 65, 5}, Shape{2, 4100}, Shape{1}, Shape{}}) {
+      const Array values = sample(dtype, shape, -2, 2, 1);
+      for (int64_t axis = 0; axis < std::max<int64_t>(1, values.view.dim()); ++axis) {
+        Shape kept = shape;
+        if (!shape.empty()) kept[static_cast<size_t>(axis)] = 1;
+        const int64_t inner =
+            shape.empty() ? 1 : contiguous_strides(shape)[static_cast<size_t>(axis)];
+        const int64_t size = values.numel() / lockstep::numel(kept);
+        for (const Strides& order : some_strides(shape)) {
+          const Array x = with_strides(values, order);
+          const Array y = empty(dtype, kept);
+          LogSumExp::cpu(x.view, y.view, axis);
+          for (int64_t i = 0; i < y.numel(); ++i) {
+            Row row;
+            for (int64_t j = 0; j < size; ++j) {
+              row.push_back(x.get(i / inner * inner * size + i % inner + j * inner));
+            }
+            const double lane = epsilon(dtype == DType::kF64 ? dtype : DType::kF32);
+            ASSERT_TRUE(close(y.get(i), log_sum_exp(row), epsilon(dtype), 8 * lane))
+                << name(dtype) << to_string(shape) << " axis " << axis << " at " << i;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(LogSumExp, InfinitiesAndNanComeThrough) {
+  const double rows[][3] = {{-kInf, -kInf, -kInf}, {kInf, 3, kInf},     {-kInf, 2, -kInf},
+                            {kInf, kNan, 1},       {kNan, -kInf, 1},    {-kInf, kNan, -kInf},
+                            {1000, 1000, -kInf},   {-5000, kInf, -kInf}};
+  const double want[] = {-kInf, kInf, 2, kNan, kNan, kNan, 1000 + std::log(2.0), kInf};
+  for (DType dtype : kFloats) {
+    for (const int64_t repeats : {1, 40}) {  // short rows and longer ones
+      const Array x = filled(empty(dtype, {8, 3 * repeats}),
+                             [&](int64_t i) { return rows[i / (3 * repeats)][i % 3]; });
+      const Array y = empty(dtype, {8, 1});
+      LogSumExp::cpu(x.view, y.view, 1);
+      for (int64_t r = 0; r < 8; ++r) {
+        const bool counts = r == 2 || r == 6;
+        const double more = counts ? std::log(static_cast<double>(repeats)) : 0;
+        EXPECT_TRUE(close(y.get(r), want[r] + more, 2 * epsilon(dtype))) << name(dtype) << r;
+      }
+    }
+  }
+}
+
 TEST(CrossEntropy, ForwardAndBackwardForEverySizeMemoryOrderAndDtype) {
   for (DType dtype : kFloats) {
     for (const Shape& shape : {Shape{131, 10}, Shape{5, 1}, Shape{3, 5003}, Shape{64, 33}}) {

@@ -71,6 +71,18 @@ TEST(DataParallel, AveragesGradientsOverTheRanks) {
   }
 }
 
+// A hook of the program's own that runs before the reducer's.
+TEST(DataParallel, NamesAParameterWhoseGradientAHookTookAway) {
+  with_ranks(2, [](const Group& group) {
+    auto net = std::make_shared<Scale>(std::vector<float>{1, 2, 3});
+    net->p.register_post_accumulate_hook([](const Tensor& p) { Tensor(p).clear_grad(); });
+    DataParallel model(net, group);
+    const Tensor loss = sum(model(Tensor::from<float>({1, 2, 3}, {3})));
+    EXPECT_THAT([&] { loss.backward(); },
+                ThrowsMessage<Error>(AllOf(HasSubstr("'p'"), HasSubstr("got none"))));
+  });
+}
+
 TEST(DataParallel, AddsNoPrefixToNames) {
   with_ranks(2, [](const Group& group) {
     auto net = std::make_shared<Sequential>(std::make_shared<Linear>(3, 2));

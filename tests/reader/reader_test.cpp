@@ -78,6 +78,10 @@ struct SavedRun {
     add("pieces", testing::pattern_tensor({(3 << 20) + 7}, 21).to(DType::kF16));
     add("empty", Tensor::zeros({4, 0, 3}));
     add("view", testing::pattern_tensor({5, 9}, 22).transpose(0, 1).narrow(0, 2, 5));
+    const Tensor base = testing::pattern_tensor({6, 7}, 23);  // shared, and stored once
+    add("base", base);
+    add("part", base.transpose(0, 1).narrow(1, 1, 3));
+    for (auto& [name, tensor] : tensors) state.add(name, tensor);
     state.add("model", net);
     state.add("epoch", epoch);
     state.add("seed", seed);
@@ -90,14 +94,8 @@ struct SavedRun {
   void add(const std::string& name, const Tensor& tensor) { tensors.emplace_back(name, tensor); }
 };
 
-TEST(CheckpointReader, TheDocumentSufficesToReadACheckpoint) {
-  const TemporaryDirectory dir;
-  SavedRun run;
-  for (auto& [name, tensor] : run.tensors) run.state.add(name, tensor);
-  save_checkpoint(dir.path(), 12, run.state);
-  const Read read = read_by_the_document(dir / "step-00000012");
+void expect_read(const Read& read, const SavedRun& run, size_t ranks) {
   ASSERT_EQ(read.status, 0);
-
   NamedTensors want = run.tensors;
   for (const auto& [name, tensor] : state_dict(run.net)) want.emplace_back("model/" + name, tensor);
   for (const auto& [name, tensor] : want) {
@@ -113,7 +111,24 @@ TEST(CheckpointReader, TheDocumentSufficesToReadACheckpoint) {
   EXPECT_EQ(read.lines.at("nothing"), json({"nothing", "f64", "nan"}));
   EXPECT_EQ(read.lines.at("note"), json({"note", "string", run.note}));
   EXPECT_TRUE(read.lines.contains("generator/rank0.seed"));
-  EXPECT_EQ(read.lines.size(), want.size() + 7);
+  EXPECT_EQ(read.lines.size(), want.size() + 5 + 2 * ranks);
+}
+
+TEST(CheckpointReader, TheDocumentSufficesToReadACheckpoint) {
+  const TemporaryDirectory dir;
+  const SavedRun run;
+  save_checkpoint(dir.path(), 12, run.state);
+  expect_read(read_by_the_document(dir / "step-00000012"), run, 1);
+}
+
+TEST(CheckpointReader, TheDocumentSufficesToReadWhatSeveralRanksSaved) {
+  const TemporaryDirectory dir;
+  comm::run_ranks(3, [&](comm::Communicator& group) {
+    const SavedRun run;
+    save_checkpoint(dir.path(), 12, run.state, {.group = &group, .sharded = true});
+  });
+  EXPECT_TRUE(std::filesystem::exists(dir / "step-00000012" / "data-00002.lsck"));
+  expect_read(read_by_the_document(dir / "step-00000012"), SavedRun(), 3);
 }
 
 TEST(CheckpointReader, WhatTheDocumentVerifiesCoversEveryPartOfACheckpoint) {
