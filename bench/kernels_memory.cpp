@@ -219,7 +219,7 @@ void add_steps() {
     return Work{5 * kBytes, [=] {
                   const SgdEntry entry = {t[0].view(), t[1].view(), t[2].view(), true};
                   launch<kernels::SgdStep>(device(), std::span(&entry, 1),
-                                           kernels::SgdParams{.lr = 1e-6, .momentum = 0.5});
+                                           kernels::SgdOptions{.lr = 1e-6, .momentum = 0.5});
                 }};
   });
   add("optim/adamw", kStep, [=] {
@@ -228,7 +228,7 @@ void add_steps() {
                   const AdamEntry entry = {t[0].view(), t[1].view(), t[2].view(), t[3].view(), 9};
                   launch<kernels::AdamStep>(
                       device(), std::span(&entry, 1),
-                      kernels::AdamParams{.weight_decay = 1e-2, .decoupled = true});
+                      kernels::AdamOptions{.weight_decay = 1e-2, .decoupled = true});
                 }};
   });
 }
