@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "lockstep/kernels/cuda/library.cuh"
+#include "lockstep/kernels/cuda/runtime.h"
 #include "lockstep/kernels/memory.h"
 
 namespace lockstep::cuda {
