@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "../nn/checkpoint_files.h"
+#include "lockstep/kernels/stream.h"
 #include "lockstep/nn/batch_norm.h"
 #include "lockstep/nn/data_parallel.h"
 #include "lockstep/nn/ema.h"

@@ -133,7 +133,7 @@ TEST_P(CudaDataParallel, AveragesHaveTheBitsOfTheCpus) {
         }
         return out;
       },
-      8);
+      4);
 }
 
 TEST_P(CudaDataParallel, ParametersThatSomeOrNoRankUsedAreAsOnTheCpu) {
