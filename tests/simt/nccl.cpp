@@ -121,9 +121,10 @@ __global__ void exchange_kernel(Place p, Spans spans) {
 // `stride`: from one rank's elements in `send` to the next's. Root -1: all take. It folds in the
 // order of the ranks, which is not Lockstep's.
 template <class R>
-__global__ void fold_kernel(Place p, R rule, const typename R::Input* send, int64_t stride,
+__global__ void fold_kernel(Place p, const typename R::Input* send, int64_t stride,
                             typename R::Input* recv, int64_t count, int root) {
   using Input = typename R::Input;
+  const R rule(p.size);
   constexpr auto kAtOnce = static_cast<int64_t>(kSlotBytes / sizeof(Input));
   const auto wait = [&](Slot& slot, bool full) {
     while (is_full(slot) != full) {
@@ -314,7 +315,7 @@ void NcclGroup::put(const Collective& collective) {
   kernels::visit_fold_rule(collective.fold(size), [&](const auto& rule) {
     using R = std::remove_cvref_t<decltype(rule)>;
     using Input = typename R::Input;
-    cuda::launch_kernel(dim3(1), dim3(1), fold_kernel<R>, state_->place, rule,
+    cuda::launch_kernel(dim3(1), dim3(1), fold_kernel<R>, state_->place,
                         static_cast<const Input*>(collective.send), stride,
                         static_cast<Input*>(collective.recv), request.count, root);
   });

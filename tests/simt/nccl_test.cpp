@@ -61,6 +61,7 @@ void on_machines(int n, const std::function<void(Communicator&)>& fn,
 
 class Nccl : public ::testing::TestWithParam<int> {
  protected:
+  void TearDown() override { EXPECT_EQ(simt::take_report(), ""); }
   int size() const { return GetParam(); }
   void on_ranks(const std::function<void(Communicator&)>& fn,
                 std::chrono::milliseconds timeout = std::chrono::seconds(100)) {
