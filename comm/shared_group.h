@@ -95,13 +95,13 @@ class SharedGroup : public Transport, private RingLink, private PairLink {
   // How every collective begins, and no more: waits until all ranks ask for the same, and puts what
   // each has to tell into `all`, by rank: `bytes` of every rank, at most Member::kPayloadBytes.
   // Throws as run() does.
-  void meet(const Collective& collective, const void* mine, size_t bytes, void* all);
+  void meet(const Collective& collective, const void* mine, size_t bytes, void* all) final;
   // From here to stop_touching() no rank that leaves lets its buffers go, for a while. Throws where
   // one has left already.
   void start_touching();
   void stop_touching();
   // From any thread: a rank that died without leaving; -1 where none has.
-  int find_dead();
+  int find_dead() final;
 
  protected:
   // One rank as this one sees it.
