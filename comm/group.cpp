@@ -70,22 +70,43 @@ std::string host_transport_name(const Options& options) {
   return name == "cuda" ? "" : name;
 }
 
+// Throws where a group is to go between devices and has none.
+void check_has_device(const Options& options) {
+  if (options.device.is_cuda() || transport_name(options) != "cuda") return;
+#ifdef LOCKSTEP_WITH_CUDA
+  const int count = device_count(DeviceType::kCuda);
+  const std::string there = concat("this process sees ", count, " CUDA devices");
+#else
+  const std::string_view there = "this build of Lockstep is without CUDA";
+#endif
+  throw Error(ErrorCode::kInvalidArgument, kOp,
+              concat(options.transport.empty() ? "LOCKSTEP_TRANSPORT" : "Options::transport",
+                     " wants \"cuda\", straight between CUDA devices, got a group without a device "
+                     "(",
+                     there,
+                     "); give each rank its Options::device, or for memory of the host one of "
+                     "thread shm tcp mixed, or no transport"));
+}
+
 // Lets a group take memory of the device of its options, if it has one.
 std::unique_ptr<Transport> with_device(std::unique_ptr<Transport> transport,
                                        const Options& options) {
-  if (options.device.is_cpu()) {
-    check(options.transport != "cuda", kOp,
-          "transport \"cuda\" is for memory of a device, got no Options::device");
-    return transport;
+  std::string wanted;
+  try {
+    check_has_device(options);
+    require_device(options.device, kOp);
+    wanted = transport_name(options);
+  } catch (...) {
+    transport->leave(Failure::current(kOp));  // else the others would wait for this rank
+    throw;
   }
-  require_device(options.device, kOp);
 #ifdef LOCKSTEP_WITH_CUDA
-  const std::string wanted = transport_name(options);
-  return make_cuda_transport(std::move(transport), options.device,
-                             wanted.empty() || wanted == "cuda", wanted == "cuda");
-#else
-  return transport;  // not reached: there is no such device
+  if (options.device.is_cuda()) {
+    return make_cuda_transport(std::move(transport), options.device,
+                               wanted.empty() || wanted == "cuda", wanted == "cuda");
+  }
 #endif
+  return transport;
 }
 
 Algorithm algorithm_of(const Options& options) {
@@ -211,6 +232,7 @@ Agreed agree(const Meeting& meeting, const Options& options, Deadline deadline) 
   const std::string named = host_transport_name(options);
   const std::string wanted = options.device.is_cpu() ? named : concat(named, " and a device");
   const Algorithm algorithm = algorithm_of(options);
+  check_has_device(options);
   check(named != "thread", kOp,
         "transport \"thread\" is for ranks that are threads of one process: see run_ranks()");
   check_algorithm(named, algorithm);
