@@ -48,7 +48,7 @@ Work reduce(Communicator& comm, const std::shared_ptr<void>& x) {
 void queue_much(Device device) {
   const auto memory = allocate(4, device);
   for (int i = 0; i < 1500; ++i) {
-    launch<kernels::Fill>(device, floats(memory.get(), device, 1), i);
+    launch<kernels::Fill>(device, floats(memory.get(), device, 1), static_cast<double>(i));
   }
 }
 
