@@ -17,6 +17,8 @@ BENCH_ARGS ?= -n 2 -b 8 -e 64M -f 4
 TRAIN_ARGS ?=
 BENCH_TRAIN_ARGS ?=
 CTEST_ARGS ?=
+GPU_TEST_ARGS ?=
+GPU_BENCH_ARGS ?=
 CMAKE_ARGS ?=
 FUZZ_RUNS ?= 200000
 KILLS ?= 500
@@ -131,6 +133,25 @@ check-models: ## the seventh part: random models on several ranks against one pr
 	@echo "check: $(MODELS) random models"
 	@LOCKSTEP_TEST_MODELS=$(MODELS) build/$(PRESET)/tests/nn_data_parallel_property_test
 
+.PHONY: gpu-test
+gpu-test: ## every test of CUDA code on this machine's devices; without one it fails (GPU_TEST_ARGS)
+	@$(call set_up,build)
+	@$(call build,gpu,gpu_test)
+	@build/gpu/bin/gpu_test --gtest_brief=1 $(GPU_TEST_ARGS)
+
+.PHONY: gpu-bench
+gpu-bench: ## measures the kernels on a CUDA device (GPU_BENCH_ARGS)
+	@$(call set_up,build)
+	@$(call build,gpu,bench_kernels)
+	@build/gpu/bin/bench_kernels --device cuda:0 $(GPU_BENCH_ARGS)
+
+.PHONY: gpu-bundle
+gpu-bundle: CMAKE_ARGS += -DCMAKE_CUDA_ARCHITECTURES=90
+gpu-bundle: ## one folder of at most 64 MiB, build/gpu/bundle, to run gpu-test and gpu-bench elsewhere
+	@$(call set_up,build)
+	@$(call build,gpu)
+	@tests/gpu/bundle.sh build/gpu
+
 # The picture in docs/. LOCKSTEP_TIMELINE makes such a file of any job; Perfetto shows all of it.
 .PHONY: timeline
 timeline: ## records a step of the MLP on RANKS ranks, and draws it: build/PRESET/timeline.json and .svg
@@ -159,4 +180,5 @@ help: ## prints this
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 	@echo
 	@echo "variables: PRESET JOBS RANKS EPOCHS OUT TRANSPORTS TRAIN_ARGS BENCH_ARGS"
-	@echo "           BENCH_TRAIN_ARGS CTEST_ARGS CMAKE_ARGS FUZZ_RUNS KILLS MODELS, as in: make train EPOCHS=1 RANKS=1"
+	@echo "           BENCH_TRAIN_ARGS CTEST_ARGS CMAKE_ARGS FUZZ_RUNS KILLS MODELS"
+	@echo "           GPU_TEST_ARGS GPU_BENCH_ARGS, as in: make train EPOCHS=1 RANKS=1"

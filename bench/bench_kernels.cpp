@@ -1,5 +1,6 @@
-// How fast the CPU's kernels are, against what this machine can do, measured in the same run.
+// How fast kernels are, against what this machine can do, measured in the same run.
 //
+//   build/gpu/bin/bench_kernels --device cuda:0
 //   OMP_NUM_THREADS=1 build/release/bin/bench_kernels --benchmark_filter=conv
 //   OMP_NUM_THREADS=1 build/release/bin/bench_kernels --table docs/kernels.inc
 //
@@ -38,9 +39,10 @@ class TableReporter : public benchmark::ConsoleReporter {
 
   void write(std::ostream& out) const {
     char head[256];
-    std::snprintf(
-        head, sizeof head, "%d thread%s; copy %.1f GB/s (read and written), read %.1f GB/s\n\n",
-        num_threads(), num_threads() == 1 ? "" : "s", copy_limit() * 1e-9, read_limit() * 1e-9);
+    std::snprintf(head, sizeof head,
+                  "%s, %d thread%s; copy %.1f GB/s (read and written), read %.1f GB/s\n\n",
+                  device().name().c_str(), num_threads(), num_threads() == 1 ? "" : "s",
+                  copy_limit() * 1e-9, read_limit() * 1e-9);
     out << head << "| kernel | time | rate | of the limit | goal |\n|---|---|---|---|---|\n";
     for (const std::string& line : lines_) out << line;
   }
@@ -85,10 +87,13 @@ class TableReporter : public benchmark::ConsoleReporter {
 
 int main(int argc, char** argv) {
   const char* table = nullptr;
+  const char* name = "cpu";
   std::vector<char*> rest;
   for (int i = 0; i < argc; ++i) {
     if (std::strcmp(argv[i], "--table") == 0 && i + 1 < argc) {
       table = argv[++i];
+    } else if (std::strcmp(argv[i], "--device") == 0 && i + 1 < argc) {
+      name = argv[++i];
     } else {
       rest.push_back(argv[i]);
     }
@@ -96,6 +101,14 @@ int main(int argc, char** argv) {
   int count = static_cast<int>(rest.size());
   benchmark::Initialize(&count, rest.data());
   if (benchmark::ReportUnrecognizedArguments(count, rest.data())) return 1;
+  try {
+    const lockstep::Device device = lockstep::parse_device(name);
+    lockstep::require_device(device, "bench_kernels");
+    lockstep::bench::set_device(device);
+  } catch (const std::exception& error) {
+    std::cerr << "bench_kernels: " << error.what() << "\n";
+    return 1;
+  }
   lockstep::bench::TableReporter reporter;
   benchmark::RunSpecifiedBenchmarks(&reporter);
   if (table != nullptr) {

@@ -4,6 +4,8 @@
 #include <chrono>
 #include <cstring>
 
+#include "lockstep/kernels/copy.h"
+#include "lockstep/kernels/launch.h"
 #include "lockstep/kernels/memory.h"
 #include "lockstep/kernels/parallel.h"
 #include "lockstep/kernels/simd.h"
@@ -13,6 +15,8 @@ namespace {
 
 constexpr int64_t kBytes = 64 << 20;
 constexpr int kRounds = 15;
+
+Device where = kCpu;
 
 // The best of several rounds: a limit is what the machine can do when nothing disturbs it.
 template <class F>
@@ -42,6 +46,21 @@ double measure_copy() {
   return 2.0 * kBytes / seconds;
 }
 
+double measure_device_copy() {
+  constexpr int kCopies = 20;
+  const auto from = allocate(kBytes, where);
+  const auto to = allocate(kBytes, where);
+  const Shape shape = {kBytes / 4};
+  const View x{from.get(), DType::kF32, where, shape, {1}};
+  const View y{to.get(), DType::kF32, where, shape, {1}};
+  launch<kernels::Fill>(where, x, 1.0);
+  const double seconds = best_seconds([&] {
+    for (int i = 0; i < kCopies; ++i) launch<kernels::Copy>(where, x, y);
+    current_stream(where).synchronize();
+  });
+  return 2.0 * kBytes * kCopies / seconds;
+}
+
 double measure_read() {
   const auto memory = allocate(kBytes);
   std::memset(memory.get(), 1, kBytes);
@@ -63,13 +82,16 @@ double measure_read() {
 
 }  // namespace
 
+Device device() { return where; }
+void set_device(Device device) { where = device; }
+
 double copy_limit() {
-  static const double limit = measure_copy();
+  static const double limit = where.is_cpu() ? measure_copy() : measure_device_copy();
   return limit;
 }
 
 double read_limit() {
-  static const double limit = measure_read();
+  static const double limit = where.is_cpu() ? measure_read() : copy_limit();
   return limit;
 }
 
@@ -83,6 +105,7 @@ void report_bytes(benchmark::State& state, int64_t bytes, double limit, double g
 void report_flops(benchmark::State& state, double flops, double limit, double goal) {
   state.counters["flop/s"] =
       benchmark::Counter(flops, benchmark::Counter::kIsIterationInvariantRate);
+  if (limit == 0) return;
   state.counters["of_limit"] =
       benchmark::Counter(flops / limit, benchmark::Counter::kIsIterationInvariantRate);
   state.counters["goal"] = goal;

@@ -4,6 +4,7 @@
 #include <benchmark/benchmark.h>
 
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "lockstep/core/autograd.h"
 #include "lockstep/core/ops.h"
 #include "lockstep/core/random.h"
+#include "lockstep/kernels/launch.h"
 #include "lockstep/kernels/optim.h"
 
 namespace lockstep::bench {
@@ -46,7 +48,7 @@ void add(const std::string& name, Goal goal, std::function<Work()> make) {
                                  const double limit = goal.limit();
                                  const Work work = make();
                                  work.run();
-                                 for (auto _ : state) work.run();
+                                 measure(state, work.run);
                                  report_bytes(state, work.bytes, limit, goal.fraction);
                                })
       ->UseRealTime()
@@ -54,7 +56,9 @@ void add(const std::string& name, Goal goal, std::function<Work()> make) {
 }
 
 // Between 0.5 and 1.5.
-Tensor numbers(const Shape& shape) { return rand(shape) + 0.5; }
+Tensor numbers(const Shape& shape) { return (rand(shape) + 0.5).to(device()); }
+
+Tensor places(int64_t end, const Shape& shape) { return randint(0, end, shape).to(device()); }
 
 template <class F>
 void add_unary(const std::string& name, Goal goal, int64_t bytes, const F& f,
@@ -116,13 +120,13 @@ void add_normalisations() {
             [](const Tensor& x) { return layer_norm(x, {kSide}); });
   add("norm/cross_entropy", kReadWithMath, [] {
     const Tensor x = numbers({kSide, kSide});
-    const Tensor target = randint(0, kSide, {kSide});
+    const Tensor target = places(kSide, {kSide});
     return Work{kSize, [=] { benchmark::DoNotOptimize(cross_entropy(x, target)); }};
   });
   add("norm/cross_entropy_of_10", kReadWithMath, [] {
     const int64_t rows = kCount / 16;
     const Tensor x = numbers({rows, 10});
-    const Tensor target = randint(0, 10, {rows});
+    const Tensor target = places(10, {rows});
     return Work{rows * (40 + 8), [=] { benchmark::DoNotOptimize(cross_entropy(x, target)); }};
   });
 }
@@ -169,31 +173,30 @@ void add_copies() {
 }
 
 void add_indexing() {
-  const auto places = [](const Shape& shape) { return randint(0, kSide, shape); };
   for (const int64_t dim : {0, 1}) {
     const std::string along = dim == 0 ? "_rows" : "_columns";
     add("index/index_select" + along, kCopy, [=] {
-      const Tensor x = numbers({kSide, kSide}), index = places({kSide});
+      const Tensor x = numbers({kSide, kSide}), index = places(kSide, {kSide});
       return Work{2 * kSize, [=] { benchmark::DoNotOptimize(index_select(x, dim, index)); }};
     });
     add("index/index_add" + along, kCopy, [=] {
-      const Tensor x = numbers({kSide, kSide}), index = places({kSide});
+      const Tensor x = numbers({kSide, kSide}), index = places(kSide, {kSide});
       return Work{3 * kSize, [=] {
                     benchmark::DoNotOptimize(index_add({kSide, kSide}, dim, index, x));
                   }};
     });
     add("index/gather" + along, kNone, [=] {
-      const Tensor x = numbers({kSide, kSide}), index = places({kSide, kSide});
+      const Tensor x = numbers({kSide, kSide}), index = places(kSide, {kSide, kSide});
       return Work{4 * kSize, [=] { benchmark::DoNotOptimize(gather(x, dim, index)); }};
     });
     add("index/scatter_add" + along, kNone, [=] {
-      const Tensor x = numbers({kSide, kSide}), index = places({kSide, kSide});
+      const Tensor x = numbers({kSide, kSide}), index = places(kSide, {kSide, kSide});
       return Work{6 * kSize, [=] { benchmark::DoNotOptimize(scatter_add(x, dim, index, x)); }};
     });
   }
   add("index/embedding_backward", kCopy, [] {
     const Tensor weight = numbers({8192, 512}).set_requires_grad();
-    const Tensor index = randint(0, 8192, {kCount / 512});
+    const Tensor index = places(8192, {kCount / 512});
     const Tensor y = embedding(weight, index);
     const Tensor g = numbers(y.shape());
     return Work{2 * kSize + 2 * weight.nbytes(), [=] {
@@ -215,14 +218,17 @@ void add_steps() {
     const auto t = tensors(3);
     return Work{5 * kBytes, [=] {
                   const SgdEntry entry = {t[0].view(), t[1].view(), t[2].view(), true};
-                  kernels::SgdStep::cpu({&entry, 1}, {.lr = 1e-6, .momentum = 0.5});
+                  launch<kernels::SgdStep>(device(), std::span(&entry, 1),
+                                           kernels::SgdOptions{.lr = 1e-6, .momentum = 0.5});
                 }};
   });
   add("optim/adamw", kStep, [=] {
     const auto t = tensors(4);
     return Work{7 * kBytes, [=] {
                   const AdamEntry entry = {t[0].view(), t[1].view(), t[2].view(), t[3].view(), 9};
-                  kernels::AdamStep::cpu({&entry, 1}, {.weight_decay = 1e-2, .decoupled = true});
+                  launch<kernels::AdamStep>(
+                      device(), std::span(&entry, 1),
+                      kernels::AdamOptions{.weight_decay = 1e-2, .decoupled = true});
                 }};
   });
 }

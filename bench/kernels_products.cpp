@@ -14,6 +14,7 @@
 #include "lockstep/core/ops.h"
 #include "lockstep/core/random.h"
 #include "lockstep/kernels/conv.h"
+#include "lockstep/kernels/launch.h"
 #include "lockstep/kernels/matmul.h"
 #include "lockstep/kernels/parallel.h"
 
@@ -61,21 +62,27 @@ void add(const std::string& name, const F& f) {
   benchmark::RegisterBenchmark(name.c_str(), f)->UseRealTime()->Unit(benchmark::kMicrosecond);
 }
 
+Tensor normal(const Shape& shape) { return randn(shape).to(device()); }
+
 // ---- Products ----
+
+double any_layout_rate(int64_t m, int64_t k, int64_t n) {
+  const dnnl::matmul::primitive_desc desc(
+      dnnl::matmul::desc(any_layout({m, k}), any_layout({k, n}), any_layout({m, n})), engine());
+  return rate(dnnl::matmul(desc),
+              {{DNNL_ARG_SRC, filled(desc.src_desc())},
+               {DNNL_ARG_WEIGHTS, filled(desc.weights_desc())},
+               {DNNL_ARG_DST, filled(desc.dst_desc())}},
+              2.0 * static_cast<double>(m * k * n));
+}
 
 void add_product(const std::string& name, int64_t m, int64_t k, int64_t n) {
   add("matmul/" + name, [=](benchmark::State& state) {
     const double flops = 2.0 * static_cast<double>(m * k * n);
-    const dnnl::matmul::primitive_desc desc(
-        dnnl::matmul::desc(any_layout({m, k}), any_layout({k, n}), any_layout({m, n})), engine());
-    const double limit = rate(dnnl::matmul(desc),
-                              {{DNNL_ARG_SRC, filled(desc.src_desc())},
-                               {DNNL_ARG_WEIGHTS, filled(desc.weights_desc())},
-                               {DNNL_ARG_DST, filled(desc.dst_desc())}},
-                              flops);
-    const Tensor a = randn({m, k}), b = randn({k, n});
-    Tensor y = Tensor::empty({m, n});
-    for (auto _ : state) kernels::MatMul::cpu(a.view(), b.view(), y.view(), nullptr);
+    const double limit = device().is_cpu() ? any_layout_rate(m, k, n) : 0;
+    const Tensor a = normal({m, k}), b = normal({k, n}), y = normal({m, n});
+    measure(state,
+            [&] { launch<kernels::MatMul>(device(), a.view(), b.view(), y.view(), nullptr); });
     report_flops(state, flops, limit, kGoal);
   });
 }
@@ -100,6 +107,7 @@ struct Convolution {
 enum class Direction { kForward, kInputGrad, kWeightGrad };
 
 double any_layout_rate(Direction direction, const Convolution& c) {
+  if (!device().is_cpu()) return 0;
   const auto x = any_layout(c.x()), weight = any_layout(c.weight()), y = any_layout(c.y());
   const dnnl::memory::dims stride = {c.stride, c.stride}, pad = {c.pad(), c.pad()};
   constexpr auto kDirect = dnnl::algorithm::convolution_direct;
@@ -135,33 +143,33 @@ double any_layout_rate(Direction direction, const Convolution& c) {
 }
 
 void add_convolution(const std::string& name, const Convolution& c) {
-  const auto numbers = [](const Shape& shape) { return randn(shape).channels_last(); };
+  const auto numbers = [](const Shape& shape) { return normal(shape).channels_last(); };
   add("conv/" + name + "/forward", [=](benchmark::State& state) {
     const double limit = any_layout_rate(Direction::kForward, c);
-    const Tensor x = numbers(c.x()), weight = randn(c.weight()), bias = randn({c.out});
+    const Tensor x = numbers(c.x()), weight = normal(c.weight()), bias = normal({c.out});
     const Tensor y = numbers(c.y());
     const View bias_view = bias.view();
-    for (auto _ : state) {
-      kernels::Conv2d::cpu(x.view(), weight.view(), &bias_view, y.view(), c.params());
-    }
+    measure(state, [&] {
+      launch<kernels::Conv2d>(device(), x.view(), weight.view(), &bias_view, y.view(), c.params());
+    });
     report_flops(state, c.flops(), limit, kGoal);
   });
   if (c.in > 3) {  // the first layer's input needs no gradient
     add("conv/" + name + "/input_grad", [=](benchmark::State& state) {
       const double limit = any_layout_rate(Direction::kInputGrad, c);
-      const Tensor x = numbers(c.x()), weight = randn(c.weight()), y = numbers(c.y());
-      for (auto _ : state) {
-        kernels::Conv2dInputGrad::cpu(y.view(), weight.view(), x.view(), c.params());
-      }
+      const Tensor x = numbers(c.x()), weight = normal(c.weight()), y = numbers(c.y());
+      measure(state, [&] {
+        launch<kernels::Conv2dInputGrad>(device(), y.view(), weight.view(), x.view(), c.params());
+      });
       report_flops(state, c.flops(), limit, kGoal);
     });
   }
   add("conv/" + name + "/weight_grad", [=](benchmark::State& state) {
     const double limit = any_layout_rate(Direction::kWeightGrad, c);
-    const Tensor x = numbers(c.x()), weight = randn(c.weight()), y = numbers(c.y());
-    for (auto _ : state) {
-      kernels::Conv2dWeightGrad::cpu(y.view(), x.view(), weight.view(), c.params());
-    }
+    const Tensor x = numbers(c.x()), weight = normal(c.weight()), y = numbers(c.y());
+    measure(state, [&] {
+      launch<kernels::Conv2dWeightGrad>(device(), y.view(), x.view(), weight.view(), c.params());
+    });
     report_flops(state, c.flops(), limit, kGoal);
   });
 }

@@ -16,7 +16,7 @@ constexpr double kGoalWithGraph = 300;
 constexpr double kGoalOfChain = 8000;
 
 Tensor eight(bool requires_grad) {
-  return Tensor::linspace(0.5, 1.5, 8).set_requires_grad(requires_grad);
+  return Tensor::linspace(0.5, 1.5, 8).to(device()).set_requires_grad(requires_grad);
 }
 
 void mul(benchmark::State& state) {

@@ -35,6 +35,7 @@ struct LogSoftmaxBackward {
 // y = log(sum(exp(x))) along dimension `axis`, where y's size is 1 and x's over 0.
 struct LogSumExp {
   static void cpu(const View& x, const View& y, int64_t axis);
+  static void cuda(const View& x, const View& y, int64_t axis);
 };
 
 // losses[n] = lse[n] - logits[n, targets[n]] with lse[n] = log(sum(exp(logits[n]))), for logits

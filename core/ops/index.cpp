@@ -149,7 +149,8 @@ Tensor masked_select(const Tensor& x, const Tensor& mask) {
   const std::vector<int64_t> places =
       launch<kernels::Nonzero>(x.device(), expand(mask, shape).view());
   const auto count = static_cast<int64_t>(places.size());
-  return index_select(reshape(expand(x, shape), {numel(shape)}), 0, Tensor::from(places, {count}));
+  return index_select(reshape(expand(x, shape), {numel(shape)}), 0,
+                      Tensor::from(places, {count}).to(x.device()));
 }
 
 Tensor nonzero(const Tensor& x) {
@@ -162,7 +163,7 @@ Tensor nonzero(const Tensor& x) {
       places[i] /= x.shape()[d];
     }
   }
-  return Tensor::from(out, {count, x.dim()});
+  return Tensor::from(out, {count, x.dim()}).to(x.device());
 }
 
 Tensor one_hot(const Tensor& index, int64_t classes) {

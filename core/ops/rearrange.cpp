@@ -56,7 +56,7 @@ Tensor pad_along(const Tensor& x, int64_t dim, int64_t before, int64_t after, Pa
     }
   }
   const auto count = static_cast<int64_t>(places.size());
-  return index_select(x, dim, Tensor::from(places, {count}));
+  return index_select(x, dim, Tensor::from(places, {count}).to(x.device()));
 }
 
 // x where keep(column - row) holds, else 0. Each row of the mask is the one above it, one element

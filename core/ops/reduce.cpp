@@ -297,7 +297,7 @@ Tensor logsumexp(const Tensor& x, const Shape& dims, bool keepdim) {
     Shape sides;
     if (shape.count == 0) {
       out = log(sum(wide, dims, keepdim));
-    } else if (x.device().is_cpu() && around(false, x.shape(), shape.kept, sides)) {
+    } else if (around(false, x.shape(), shape.kept, sides)) {
       out = Tensor::empty(shape.result, wide.options());
       launch<kernels::LogSumExp>(x.device(), reshape(wide, sides).view(),
                                  alias(out, {sides[0], 1, sides[2]}, {sides[2], 1, 1}, 0).view(),

@@ -38,7 +38,7 @@ Tensor window_means(int64_t from, int64_t to, const TensorOptions& options) {
       weights[static_cast<size_t>(i * from + k)] = 1.0 / static_cast<double>(end - begin);
     }
   }
-  return Tensor::from(weights, {to, from}).to(options.dtype);
+  return Tensor::from(weights, {to, from}).to(options.dtype).to(options.device);
 }
 
 // The two source places around each of `to` places.
@@ -60,8 +60,8 @@ kernels::Interpolation interpolation(int64_t from, int64_t to, bool align_corner
   return out;
 }
 
-// Each of `size` places along `dim` from two of x's, on the CPU, or the transpose of that: each is
-// the other's gradient.
+// Each of `size` places along `dim` from two of x's, or the transpose of that: each is the other's
+// gradient.
 Tensor resized(const Tensor& x, int64_t dim, int64_t size, bool transposed,
                const std::shared_ptr<const kernels::Interpolation>& how) {
   Shape shape = x.shape();
@@ -77,17 +77,10 @@ Tensor resized(const Tensor& x, int64_t dim, int64_t size, bool transposed,
   });
 }
 
-// The same of other ops, for devices that lack the kernels.
 Tensor interpolate(const Tensor& x, int64_t dim, int64_t to, bool align_corners) {
-  auto how =
-      std::make_shared<kernels::Interpolation>(interpolation(x.size(dim), to, align_corners));
-  if (x.device().is_cpu()) return resized(x, dim, to, false, how);
-  Shape along(x.shape().size(), 1);
-  along[static_cast<size_t>(dim)] = to;
-  const Tensor w = reshape(Tensor::from(how->weight, {to}).to(x.dtype()), along);
-  const Tensor a = index_select(x, dim, Tensor::from(how->low, {to}));
-  const Tensor b = index_select(x, dim, Tensor::from(how->high, {to}));
-  return a * (1.0 - w) + b * w;
+  return resized(
+      x, dim, to, false,
+      std::make_shared<kernels::Interpolation>(interpolation(x.size(dim), to, align_corners)));
 }
 
 }  // namespace
@@ -117,7 +110,7 @@ Tensor upsample2d(const Tensor& x, const std::array<int64_t, 2>& size, UpsampleM
     check(!align_corners, "upsample2d", "want align_corners with kBilinear alone");
     std::vector<int64_t> places;
     for (int64_t i = 0; i < size[axis]; ++i) places.push_back(i * from / size[axis]);
-    y = index_select(y, dim, Tensor::from(places, {size[axis]}));
+    y = index_select(y, dim, Tensor::from(places, {size[axis]}).to(x.device()));
   }
   return to(y, x.dtype());
 }

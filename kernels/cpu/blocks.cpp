@@ -12,7 +12,8 @@ namespace {
 
 // Elements per block: the buffers of four inputs and an output of eight bytes fit the first-level
 // cache of any x86-64 processor.
-constexpr int64_t kBlock = 512;
+constexpr int64_t kBlock = 2048;
+constexpr int64_t kOneBlock = 512;
 
 // Elements that are worth a thread.
 constexpr int64_t kGrain = 32768;
@@ -196,7 +197,7 @@ namespace {
 // whether it did.
 bool run_one_block(std::initializer_list<const View*> inputs, const View& output, int64_t total,
                    BlockLoop loop) {
-  if (total > kBlock || is_reduced(output.dtype)) return false;
+  if (total > kOneBlock || is_reduced(output.dtype)) return false;
   const bool row = output.shape.size() == 1 && output.strides[0] == 1;
   if (!row && !output.is_contiguous()) return false;
   const auto as_output = [&](const Strides& strides) {
@@ -206,7 +207,7 @@ bool run_one_block(std::initializer_list<const View*> inputs, const View& output
     return true;
   };
   const void* in[kMaxBlockInputs] = {};
-  alignas(64) char scalars[kMaxBlockInputs][kBlock * 8];
+  alignas(64) char scalars[kMaxBlockInputs][kOneBlock * 8];
   size_t count = 0;
   for (const View* input : inputs) {
     if (is_reduced(input->dtype)) return false;

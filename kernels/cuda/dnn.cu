@@ -14,17 +14,21 @@
 #include <vector>
 
 #include "lockstep/kernels/cuda/library.cuh"
+#include "lockstep/kernels/cuda/runtime.h"
 #include "lockstep/kernels/memory.h"
 
 namespace lockstep::cuda {
 namespace {
+
+// The op that the calling thread is in, for what its calls throw.
+thread_local std::string_view current_op;
 
 void require(cudnnStatus_t status, std::string_view call,
              std::source_location where = std::source_location::current()) {
   if (status == CUDNN_STATUS_SUCCESS) return;
   char why[512] = "";
   cudnnGetLastErrorString(why, sizeof why);
-  throw Error(ErrorCode::kDevice, "conv2d",
+  throw Error(ErrorCode::kDevice, current_op,
               str_cat(cudnnGetErrorString(status), " from ", call, *why == '\0' ? "" : ": ", why),
               where);
 }
@@ -211,6 +215,12 @@ struct Graph {
   Descriptor graph{CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR};
 };
 
+// What a workspace may take: what the device has free, and what allocate() keeps unused.
+size_t available_memory(Device device) {
+  const MemoryStats stats = memory_stats(device);
+  return memory_info(device).free + static_cast<size_t>(stats.cached);
+}
+
 // Whether an engine gives the same bits each time and the accuracy that is promised.
 bool keeps_promises(const Descriptor& config, DType dtype) {
   Descriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
@@ -248,8 +258,9 @@ std::vector<Descriptor> advised(const Descriptor& graph, cudnnBackendHeurMode_t 
   return out;
 }
 
-Plan make_plan(Library& library, std::string_view op, Computes what, const View& x,
-               const View& weight, const View& y, const kernels::Conv2dParams& params, bool adds) {
+Plan make_plan(Library& library, Computes what, const View& x, const View& weight, const View& y,
+               const kernels::Conv2dParams& params, bool adds) {
+  const size_t room = available_memory(x.device);
   const Graph made(library, what, x, weight, y, params, adds);
   for (const cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
     for (Descriptor& config : advised(made.graph, mode)) {
@@ -260,13 +271,16 @@ Plan make_plan(Library& library, std::string_view op, Computes what, const View&
       if (plan.try_finalize() != CUDNN_STATUS_SUCCESS) continue;  // not for this shape
       int64_t bytes = 0;
       plan.get(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, &bytes, 1);
+      if (static_cast<size_t>(bytes) > room) continue;  // a slower one wants less
       return {std::move(config), std::move(plan), static_cast<size_t>(bytes)};
     }
   }
-  throw Error(ErrorCode::kDevice, op,
-              str_cat("cuDNN has no engine that always gives the same bits for x ",
-                      to_string(x.shape), ", weight ", to_string(weight.shape), " and y ",
-                      to_string(y.shape), " of ", name(x.dtype)));
+  throw Error(
+      ErrorCode::kDevice, current_op,
+      str_cat("cuDNN has no engine that always gives the same bits and whose workspace fits "
+              "the device for x ",
+              to_string(x.shape), ", weight ", to_string(weight.shape), " and y ",
+              to_string(y.shape), " of ", name(x.dtype)));
 }
 
 Key key_of(Computes what, const View& x, const View& weight, const View& y,
@@ -290,6 +304,7 @@ Key key_of(Computes what, const View& x, const View& weight, const View& y,
 
 void convolve(std::string_view op, Computes what, const View& x, const View& weight, const View& y,
               const kernels::Conv2dParams& params, bool adds) {
+  current_op = op;
   auto& library = of_current_device<Library>();
   const Key key = key_of(what, x, weight, y, params, adds);
   std::lock_guard lock(library.mutex);
@@ -297,8 +312,7 @@ void convolve(std::string_view op, Computes what, const View& x, const View& wei
   auto known = library.plans.find(key);
   if (known == library.plans.end()) {
     if (library.plans.size() >= kMostPlans) library.plans.clear();
-    known =
-        library.plans.emplace(key, make_plan(library, op, what, x, weight, y, params, adds)).first;
+    known = library.plans.emplace(key, make_plan(library, what, x, weight, y, params, adds)).first;
   }
   const Plan& plan = known->second;
   const std::shared_ptr<void> workspace = allocate(plan.workspace_bytes, x.device);

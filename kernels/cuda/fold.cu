@@ -52,11 +52,11 @@ __device__ void fold_pack(const R& rule, const Operands& operands, int64_t i) {
 }
 
 // Without a number of blocks ptxas spills rather than give a thread more than 48 registers.
-constexpr unsigned kBlocks = 2;
+constexpr unsigned kFoldBlocks = 2;
 
 // The first packs * n elements as packs, the rest one by one.
 template <class R, int n>
-__global__ void __launch_bounds__(kThreads, kBlocks)
+__global__ void __launch_bounds__(kThreads, kFoldBlocks)
     fold_kernel(const Operands operands, const R rule, int64_t packs, int64_t count) {
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
   const int64_t first = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;

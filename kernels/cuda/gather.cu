@@ -17,6 +17,7 @@ namespace {
 
 using cuda::Indexer;
 using cuda::kThreads;
+using cuda::line_starts;
 
 // Calls f(TypeTag<T>{}) with a T of `bytes` bytes.
 template <class F>
@@ -26,13 +27,6 @@ void visit_bits(size_t bytes, const F& f) {
   if (bytes == 4) return f(TypeTag<uint32_t>{});
   if (bytes == 8) return f(TypeTag<uint64_t>{});
   f(TypeTag<uint4>{});
-}
-
-// The first elements of the lines along `axis`, seen once for each element of a line of `shape`.
-View line_starts(View x, const Shape& shape, int64_t axis) {
-  x.shape = shape;
-  x.strides[static_cast<size_t>(axis)] = 0;
-  return x;
 }
 
 // An index (K) along `axis`, seen with `shape`: the same for all lines.
@@ -106,15 +100,28 @@ struct Sorted {
   int64_t length;
 };
 
-// One line's places in ascending order.
-struct Line {
+// Element p of a line's places in ascending order, and where the lines of y and x begin.
+struct InLine {
   const int64_t* index;
   const int64_t* order;
   int64_t index_step;
   int64_t order_step;
+  int64_t y;
+  int64_t x;
+  int64_t p;
 
-  __device__ int64_t element(int64_t p) const { return order[p * order_step]; }
-  __device__ int64_t place(int64_t p) const { return index[element(p) * index_step]; }
+  __device__ InLine(const Sorted& s, const int64_t* all, const int64_t* orders, int64_t i) {
+    const auto at = s.indexer.locate(i);
+    index = all + at.at[2];
+    order = orders + at.at[3];
+    index_step = s.index_step;
+    order_step = s.order_step;
+    y = at.at[0];
+    x = at.at[1];
+    p = at.at[4];
+  }
+  __device__ int64_t element(int64_t q) const { return order[q * order_step]; }
+  __device__ int64_t place(int64_t q) const { return index[element(q) * index_step]; }
 };
 
 template <class T>
@@ -123,12 +130,11 @@ __global__ void __launch_bounds__(kThreads)
                    int64_t count) {
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step) {
-    const auto at = s.indexer.locate(i);
-    const Line line = {index + at.at[2], order + at.at[3], s.index_step, s.order_step};
-    const int64_t p = at.at[4];
+    const InLine line(s, index, order, i);
+    const int64_t p = line.p;
     const int64_t place = line.place(p);
     if (p + 1 < s.length && line.place(p + 1) == place) continue;  // a later one stays
-    y[at.at[0] + place * s.y_step] = x[at.at[1] + line.element(p) * s.x_step];
+    y[line.y + place * s.y_step] = x[line.x + line.element(p) * s.x_step];
   }
 }
 
@@ -141,12 +147,11 @@ __global__ void __launch_bounds__(kThreads, 4)
                int64_t count) {
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step) {
-    const auto at = s.indexer.locate(i);
-    const Line line = {index + at.at[2], order + at.at[3], s.index_step, s.order_step};
-    const int64_t p = at.at[4];
+    const InLine line(s, index, order, i);
+    const int64_t p = line.p;
     const int64_t place = line.place(p);
     if (p > 0 && line.place(p - 1) == place) continue;  // that one's thread adds this one too
-    T* target = y + at.at[0] + place * s.y_step;
+    T* target = y + line.y + place * s.y_step;
     T sum = *target;
     bool goes_on = true;
     for (int64_t q = p; goes_on; q += kAhead) {
@@ -154,7 +159,7 @@ __global__ void __launch_bounds__(kThreads, 4)
       T more[kAhead] = {};
       for (int k = 0; k < kAhead; ++k) {
         same[k] = q + k < s.length && line.place(q + k) == place;
-        if (same[k]) more[k] = x[at.at[1] + line.element(q + k) * s.x_step];
+        if (same[k]) more[k] = x[line.x + line.element(q + k) * s.x_step];
       }
       for (int k = 0; k < kAhead; ++k) {
         if (same[k]) {
@@ -175,9 +180,7 @@ Sorted make_sorted(const View& x, const View& index, const View& order, const Vi
   const View x_lines = line_starts(x, x.shape, axis);
   const View index_lines = line_starts(index, x.shape, axis);
   const View order_lines = line_starts(order, x.shape, axis);
-  View number = x_lines;
-  number.strides = Strides(x.shape.size(), 0);
-  number.strides[d] = 1;
+  const View number = cuda::places_along(x, x.shape, axis);
   const View* const views[5] = {&y_lines, &x_lines, &index_lines, &order_lines, &number};
   return {cuda::make_indexer(views, memory_order(x), op),
           y.strides[d],

@@ -40,10 +40,14 @@ inline constexpr unsigned kThreads = 256;
 // Without a number of blocks ptxas spills rather than give a thread more than 48 registers.
 inline constexpr unsigned kBlocks = 3;
 
+// What a kernel may be given on devices before sm_70, and the fastest way on all.
+inline constexpr size_t kMostArgumentBytes = 4096;
+
 // Puts kernel(arguments...) on the current device's stream.
 template <class... Parameters, class... Arguments>
 void launch_kernel(dim3 grid, dim3 block, void (*kernel)(Parameters...),
                    const Arguments&... arguments) {
+  static_assert((size_t{0} + ... + sizeof(Parameters)) <= kMostArgumentBytes);
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = block;

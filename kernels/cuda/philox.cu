@@ -105,9 +105,7 @@ void RandInt::cuda(const View& x, int64_t low, int64_t high, uint64_t seed, uint
 
 void Bernoulli::cuda(const View& x, double p, uint64_t seed, uint64_t offset) {
   check_bernoulli(p);
-  BernoulliMaker maker = {};
-  maker.threshold.always = threshold_of(p).always;
-  maker.threshold.below = threshold_of(p).below;
+  const BernoulliMaker maker = {threshold_of(p)};
   visit_dtype(x.dtype,
               [&](auto tag) { fill<typename decltype(tag)::type>(x, seed, offset, maker); });
 }

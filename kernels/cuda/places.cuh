@@ -47,6 +47,22 @@ inline Shape dims_but(const Shape& shape, int64_t axis) {
   return order;
 }
 
+// The first elements of the lines along `axis`, seen once for each element of a line of `shape`.
+inline View line_starts(View x, const Shape& shape, int64_t axis) {
+  x.shape = shape;
+  x.strides[static_cast<size_t>(axis)] = 0;
+  return x;
+}
+
+// Not elements but how far along its line each one of `shape` is.
+inline View places_along(const View& x, const Shape& shape, int64_t axis) {
+  View out = x;
+  out.shape = shape;
+  out.strides = Strides(shape.size(), 0);
+  out.strides[static_cast<size_t>(axis)] = 1;
+  return out;
+}
+
 template <class T>
 struct Outside {
   const T* places;

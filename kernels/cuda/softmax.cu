@@ -96,6 +96,27 @@ __global__ void __launch_bounds__(kThreads) softmax_kernel(const T* x, T* y, Row
   }
 }
 
+template <class T>
+__global__ void __launch_bounds__(kThreads) log_sum_exp_kernel(const T* x, T* y, Rows<2> rows) {
+  using C = Wide<T>;
+  for (int64_t r = blockIdx.x; r < rows.count; r += gridDim.x) {
+    const auto at = rows.first.locate(r);
+    const T* in = x + at.at[0];
+    const LogSum<C> s = log_sum_of(in, rows.stride[0], rows.size);
+    C out = s.largest + s.log_sum;
+    if (abs(s.largest) == -lowest<C>()) {
+      // Relative to an infinity there was nothing but NaN: only one that was there counts.
+      C nan = 0;
+      for (int64_t i = threadIdx.x; i < rows.size; i += kThreads) {
+        const C v = static_cast<C>(in[i * rows.stride[0]]);
+        if (v != v) nan = v;
+      }
+      out = s.largest + block_reduce(nan, C{0}, Plus());
+    }
+    if (threadIdx.x == 0) y[at.at[1]] = static_cast<T>(out);
+  }
+}
+
 template <class T, bool kLog>
 __global__ void __launch_bounds__(kThreads)
     softmax_backward_kernel(const T* g, const T* y, T* gx, Rows<3> rows) {
@@ -241,6 +262,18 @@ void SoftmaxBackward::cuda(const View& g, const View& y, const View& gx, int64_t
 }
 void LogSoftmaxBackward::cuda(const View& g, const View& y, const View& gx, int64_t axis) {
   backward<true>(g, y, gx, axis, "log_softmax");
+}
+
+void LogSumExp::cuda(const View& x, const View& y, int64_t axis) {
+  if (y.numel() == 0) return;
+  visit_floating(y.dtype, "logsumexp", [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const View lines = cuda::line_starts(y, x.shape, axis);
+    const View* const views[2] = {&x, &lines};
+    const Rows<2> rows = make_rows(views, axis, "logsumexp");
+    cuda::launch_kernel(cuda::grid_for(rows.count, 1), dim3(kThreads), log_sum_exp_kernel<T>,
+                        static_cast<const T*>(x.data), y.as<T>(), rows);
+  });
 }
 
 void CrossEntropy::cuda(const View& logits, const View& targets, int64_t ignore_index,

@@ -2,11 +2,19 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <numeric>
 #include <optional>
+#include <string>
 #include <utility>
 
+#include "lockstep/comm/flight_recorder.h"
 #include "lockstep/core/autograd.h"
 #include "lockstep/core/gradcheck.h"
 #include "lockstep/core/ops.h"
@@ -20,8 +28,10 @@
 namespace lockstep::nn {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::Pointwise;
+using testing::SizeIs;
 using testing::ThrowsMessage;
 
 using Group = std::shared_ptr<comm::Communicator>;
@@ -321,6 +331,46 @@ TEST(SyncBatchNorm, SubgroupsKeepToThemselves) {
     EXPECT_THAT(batch_norm(x.narrow(0, start, count), a).to_vector<double>(),
                 Pointwise(NearWithin(1e-12), whole.narrow(0, before, count).to_vector<double>()));
   });
+}
+
+// The requests that this rank has made of all its groups so far, in order, as the flight recorder
+// knows them.
+std::vector<std::string> requests(const Group& world) {
+  std::vector<int> ranks(static_cast<size_t>(world->size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  const comm::FlightRecorder own({"of this test", "none", world->rank(), ranks});
+  const std::string path = own.dump("");
+  std::ifstream file(path);
+  const std::string text((std::istreambuf_iterator<char>(file)), {});
+  std::vector<std::string> out;
+  for (const comm::FlightGroup& group : comm::read_flight(text, path).groups) {
+    for (const comm::FlightEntry& entry : group.entries) out.push_back(entry.request);
+  }
+  return out;
+}
+
+TEST(SyncBatchNorm, TakesOneSmallCollectiveEachWay) {
+  const std::string folder = testing::TempDir() + "sync_batch_norm_" + std::to_string(::getpid());
+  ::setenv("LOCKSTEP_RECORD", folder.c_str(), 1);
+  with_ranks(3, [](const Group& group) {
+    SyncBatchNorm norm(5, group);
+    Tensor x = random_batch({2 + group->rank(), 5, 7}, 80).to(DType::kF32).set_requires_grad();
+    const size_t before = requests(group).size();
+    const Tensor y = norm.forward(x);
+    std::vector<std::string> asked = requests(group);
+    ASSERT_THAT(asked, SizeIs(before + 1));
+    // The count and, per channel, mean and squared deviation.
+    EXPECT_THAT(asked.back(), AllOf(HasSubstr("all_gather"), HasSubstr("11")));
+    sum(y * y).backward();
+    asked = requests(group);
+    ASSERT_THAT(asked, SizeIs(before + 2));
+    EXPECT_THAT(asked.back(), AllOf(HasSubstr("all_reduce"), HasSubstr("10")));
+    norm.eval();
+    sum(norm.forward(x)).backward();
+    EXPECT_THAT(requests(group), SizeIs(before + 2));
+  });
+  ::unsetenv("LOCKSTEP_RECORD");
+  std::filesystem::remove_all(folder);
 }
 
 TEST(SyncBatchNorm, ConversionKeepsGroupsThatArePresentAndGoesBack) {

@@ -207,6 +207,37 @@ TEST(CudaKernels, NanIsTheExtreme) {
       [](const Views& v) { launch<kernels::ArgMin>(v[0].device, v[0], v[1]); }, 20);
 }
 
+// Rows of numbers alone, of infinities, and of both beside NaN.
+TEST(CudaKernels, LogSumExpIsTheCpus) {
+  const double odd[] = {1, -kInf, kInf, 2, kNan};
+  for (DType dtype : kFloats) {
+    for (int64_t axis : {0, 1, 2}) {
+      const Shape shape = {3, 5, 3};
+      Shape sums = shape;
+      sums[static_cast<size_t>(axis)] = 1;
+      const Array numbers = sample(dtype, shape, -3, 3);
+      const Array mixed = filled(empty(dtype, shape), [&](int64_t i) {
+        return odd[static_cast<size_t>(noise(i, 0, 4.999))];
+      });
+      const Array lowest = filled(empty(dtype, shape), [](int64_t) { return -kInf; });
+      const Array high =
+          filled(empty(dtype, shape), [](int64_t i) { return i % 7 == 0 ? kInf : 1; });
+      for (const Array& values : {numbers, mixed, lowest, high}) {
+        for (const Strides& strides : some_strides(shape)) {
+          expect_same(
+              "logsumexp", {with_strides(values, strides), empty(dtype, sums)}, 1, 8,
+              [=](const Views& v) { launch<kernels::LogSumExp>(v[0].device, v[0], v[1], axis); },
+              dtype == DType::kF32 ? 3 : 1);
+        }
+      }
+    }
+    const Array row = sample(dtype, {1, 301, 1}, -3, 3);
+    expect_same(
+        "logsumexp", {row, empty(dtype, {1, 1, 1})}, 1, 8,
+        [](const Views& v) { launch<kernels::LogSumExp>(v[0].device, v[0], v[1], 1); }, 20);
+  }
+}
+
 TEST(CudaKernels, SoftmaxAndItsGradientAreTheCpus) {
   const std::vector<std::pair<Shape, int64_t>> cases = {
       {{}, 0}, {{7}, 0}, {{3, 301}, 1}, {{3, 5, 7}, 0}, {{3, 5, 7}, 1}, {{0, 3}, 1}};

@@ -170,10 +170,11 @@ template <class... Parameters, class... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                                Arguments&&... arguments) {
   static_assert((std::is_trivially_copyable_v<Parameters> && ...));
-  static_assert((sizeof(Parameters) + ... + 0) <= 4096, "more arguments than a launch can carry");
   std::tuple<Parameters...> values(static_cast<Parameters>(arguments)...);
   return std::apply(
       [&](auto&... value) {
+        // Bytes between members may hold an old pointer.
+        (__builtin_clear_padding(&value), ...);
         return simt::launch(*config, reinterpret_cast<const void*>(kernel),
                             {simt::Argument{&value, sizeof value}...},
                             [kernel, values] { std::apply(kernel, values); });
