@@ -61,7 +61,7 @@ std::vector<int> give_up_before_a_fold(
     const std::function<void(Communicator&, std::shared_ptr<void> x)>& after) {
   return run_processes(2, devices, "cuda", timeout, [&](Communicator& comm) {
     const Device device = comm.device();
-    const auto x = comm.allocate(kBytes, device);
+    auto x = comm.allocate(kBytes, device);
     fill(x, device, comm.rank() + 1.0);
     reduce(comm, x).wait();
     Stream(device).synchronize();
@@ -81,7 +81,7 @@ std::vector<int> give_up_before_a_fold(
     });
     EXPECT_THAT(message_of(ErrorCode::kCancelled, [&] { third.wait(); }), HasSubstr("enough"));
     aborter.join();
-    after(comm, x);
+    after(comm, std::move(x));
   });
 }
 
@@ -283,7 +283,7 @@ TEST(CudaTransport, WithoutADeviceIsAnErrorThatSaysWhatToDo) {
                       [&] { run_ranks(2, [](Communicator&) { ADD_FAILURE(); }, options); });
   };
   const auto rest = AllOf(HasSubstr("wants \"cuda\""), HasSubstr("got a group without a device"),
-                          HasSubstr("2 CUDA devices"), HasSubstr("Options::device"));
+                          HasSubstr("CUDA devices"), HasSubstr("Options::device"));
   EXPECT_THAT(refused(options_of({"cuda", ""})), AllOf(HasSubstr("Options::transport"), rest));
   setenv("LOCKSTEP_TRANSPORT", "cuda", 1);
   EXPECT_THAT(refused({}), AllOf(HasSubstr("LOCKSTEP_TRANSPORT"), rest));

@@ -518,4 +518,37 @@ TEST_F(Emulator, ProcessesShareMemory) {
   close(to_child[1]);
 }
 
+TEST_F(Emulator, FindsMemoryThatIsFreedWhileAProcessHasItMapped) {
+  if (kTsan) return;  // ThreadSanitizer follows one process
+  for (const bool closes : {false, true}) {
+    int to_child[2], to_parent[2];
+    ASSERT_EQ(pipe(to_child) + pipe(to_parent), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+      cudaIpcMemHandle_t handle;
+      void* mapped = nullptr;
+      char done = 0;
+      const bool ok = read(to_child[0], &handle, sizeof handle) == sizeof handle &&
+                      cudaIpcOpenMemHandle(&mapped, handle, 0) == cudaSuccess &&
+                      (!closes || cudaIpcCloseMemHandle(mapped) == cudaSuccess) &&
+                      write(to_parent[1], &done, 1) == 1 && read(to_child[0], &done, 1) == 1;
+      _exit(ok ? 0 : 1);
+    }
+    void* memory = nullptr;
+    ASSERT_EQ(cudaMalloc(&memory, 1000), cudaSuccess);
+    cudaIpcMemHandle_t handle;
+    ASSERT_EQ(cudaIpcGetMemHandle(&handle, memory), cudaSuccess);
+    ASSERT_EQ(write(to_child[1], &handle, sizeof handle), static_cast<ssize_t>(sizeof handle));
+    char done = 0;
+    ASSERT_EQ(read(to_parent[0], &done, 1), 1);
+    EXPECT_EQ(cudaFree(memory), closes ? cudaSuccess : cudaErrorIllegalAddress);
+    EXPECT_EQ(simt::take_report().find("has it mapped") == std::string::npos, closes);
+    ASSERT_EQ(write(to_child[1], &done, 1), 1);
+    int status = -1;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+    for (const int fd : {to_child[0], to_child[1], to_parent[0], to_parent[1]}) close(fd);
+  }
+}
+
 }  // namespace

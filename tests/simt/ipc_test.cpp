@@ -1,5 +1,4 @@
-// What streams of several processes order themselves by, and what the emulator finds of memory that
-// processes share.
+// What streams of several processes order themselves by.
 #include <gmock/gmock.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -20,7 +19,6 @@
 namespace lockstep {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
 
@@ -129,45 +127,6 @@ TEST(Words, MustBeRegistered) {
   EXPECT_THAT(message_of(ErrorCode::kDevice,
                          [&] { cuda::set_word(page.get(), 1, Stream(kDevice)); }),
               HasSubstr("cuStreamWriteValue64"));
-}
-
-TEST(Emulator, FindsMemoryThatIsFreedWhileAProcessHasItMapped) {
-#if defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "ThreadSanitizer follows one process";
-#endif
-  for (const bool closes : {false, true}) {
-    int to_child[2];
-    int to_parent[2];
-    ASSERT_EQ(pipe(to_child) + pipe(to_parent), 0);
-    const pid_t child = fork();
-    if (child == 0) {
-      cuda::IpcHandle handle;
-      char done = 0;
-      bool ok = read(to_child[0], &handle, sizeof handle) == sizeof handle;
-      auto mapped = cuda::import_memory(handle, kDevice);
-      if (closes) mapped = nullptr;
-      ok = write(to_parent[1], &done, 1) == 1 && ok && read(to_child[0], &done, 1) == 1;
-      _exit(ok ? 0 : 1);
-    }
-    void* memory = cuda::take_memory(kDevice, 1000);
-    const cuda::IpcHandle handle = cuda::export_memory(memory, kDevice);
-    char done = 0;
-    ASSERT_EQ(write(to_child[1], &handle, sizeof handle), static_cast<ssize_t>(sizeof handle));
-    ASSERT_EQ(read(to_parent[0], &done, 1), 1);
-    cuda::free_memory(kDevice, memory, Stream(kDevice));
-    try {
-      Stream(kDevice).synchronize();
-      EXPECT_TRUE(closes);
-    } catch (const Error&) {
-      EXPECT_FALSE(closes);
-    }
-    EXPECT_THAT(simt::take_report(), closes ? HasSubstr("") : HasSubstr("has it mapped"));
-    ASSERT_EQ(write(to_child[1], &done, 1), 1);
-    int status = -1;
-    ASSERT_EQ(waitpid(child, &status, 0), child);
-    EXPECT_EQ(status, 0);
-    for (const int fd : {to_child[0], to_child[1], to_parent[0], to_parent[1]}) close(fd);
-  }
 }
 
 }  // namespace
