@@ -140,16 +140,18 @@ void Communicator::abort(std::string why) { queue_->abort(why); }
 Work Communicator::start(Collective collective, const void* in_place, const void* must_be) {
   check_request(collective.request, size());
   check_buffers(collective, rank(), size(), in_place, must_be);
-  if (device_count(DeviceType::kCuda) > 0) collective.on_device = find_device(collective);
+  collective.on_device = find_device(collective);
   return Work(queue_, queue_->submit(std::move(collective)));
 }
 
 std::shared_ptr<OnDevice> Communicator::find_device(const Collective& collective) const {
   const std::string_view op = collective.request.name();
+  const bool has_device = !this->device().is_cpu();
   std::optional<Device> found;
   const auto look = [&](const void* buffer, bool used, int64_t bytes) {
     if (!used || bytes == 0) return;
-    const Device device = device_of(buffer);
+    // A group of the host alone, which has no use for another's device memory, does not ask CUDA.
+    const Device device = has_device ? device_of(buffer) : device_of_ours(buffer);
     check(device == found.value_or(device), op, [&] {
       return concat("want send and recv on one device, got ", found->name(), " and ",
                     device.name());

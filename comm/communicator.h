@@ -39,7 +39,9 @@ class Work {
   //
   // Of buffers on a CUDA device: returns once all ranks have come and this rank's part is on its
   // way to the device, and makes the calling thread's current stream there wait for it; what is put
-  // on that stream from then on finds the result. The host itself does not wait for the device.
+  // on that stream from then on finds the result. The host itself does not wait for the device, so
+  // that what goes wrong there from then on is thrown by what is called next: barrier() is there to
+  // ask.
   void wait();
   // Finished or failed: wait() will not wait.
   bool done() const;
@@ -62,7 +64,7 @@ struct Options {
   // another's; "nccl" takes NCCL, which is an error where it cannot be had or two ranks share a
   // device. Empty takes NCCL where each rank has a device of its own, or else "cuda" where all
   // reach each other's. With any other name the device's memory is staged through the host's.
-  // Without a device LOCKSTEP_TRANSPORT=cuda counts as empty, and "nccl" is an error.
+  // Without a device both are errors.
   std::string transport;
   // The CUDA device whose memory buffers may lie in besides the CPU's; each rank has its own, or
   // shares one. kCpu: there is none.
@@ -95,7 +97,7 @@ struct Options {
 // "cuda"; those that fold for up to 32 ranks); all else, and these elsewhere, is staged through
 // pinned memory of the host, which the thread that runs the queue waits for. A rank that dies after
 // all had come ends what waits for it on the device, whose result is then undefined, and the next
-// call has kPeerLost.
+// call has kPeerLost: where no collective follows, barrier() tells whether the last was whole.
 //
 // The result is the same bits on every rank, and depends on the inputs, the number of ranks, the
 // count, the dtype and the op alone (docs/collectives.md); but for sums, averages and products of
@@ -116,7 +118,9 @@ struct Options {
 class Communicator {
  public:
   // Cancels what has not finished, bounded in time. Ranks that need this one afterwards have
-  // kPeerLost.
+  // kPeerLost. With a device it waits until no rank's device uses this rank's memory any more, at
+  // most timeout() twice; where one still might then, memory of allocate() is kept and never used
+  // again.
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
@@ -159,7 +163,8 @@ class Communicator {
   // where one is not, every rank has kMismatch. Not in place.
   Work all_to_all_v(const void* send, std::span<const int64_t> send_counts, void* recv,
                     std::span<const int64_t> recv_counts, DType dtype);
-  // Completes once every rank has called it.
+  // Completes once every rank has called it and, with a device, every rank's device has finished all
+  // collectives before it; an error where one of them could not.
   Work barrier();
 
   // Between this rank and one other. The n-th send from a rank to another meets the n-th recv there

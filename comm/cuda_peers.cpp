@@ -3,18 +3,24 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <bit>
+#include <mutex>
 #include <random>
+#include <thread>
+#include <utility>
 
 #include "lockstep/comm/text.h"
 #include "lockstep/kernels/cuda/runtime.h"
-#include "lockstep/kernels/memory.h"
 
 namespace lockstep::comm {
 namespace {
 
 constexpr size_t kProbeBytes = 256;
+constexpr size_t kPage = 4096;
+// More than any tell(), and by less than half of what 64 bits count.
+constexpr uint64_t kOver = uint64_t{1} << 62;
+// How often a rank that leaves looks whether others have passed.
+constexpr std::chrono::microseconds kLook{200};
 
 // The same in the threads of a process alone; a child that was forked has another.
 std::array<uint64_t, 2> process_identity() {
@@ -33,164 +39,147 @@ Collective telling(size_t bytes) {
 
 }  // namespace
 
-SharedDeviceMemory::~SharedDeviceMemory() {
-  const Stream own(device_);
-  for (const auto& [address, block] : blocks_) {
-    try {
-      own.wait(block.let_go);
-    } catch (...) {
-      // The device has failed, and nothing uses the block any more.
-    }
-    cuda::free_memory(device_, std::bit_cast<void*>(address), own);
+// The marks of the ranks in this process, by number: threads find each other's by these, and own
+// them together, whichever of them goes first.
+class CudaPeers::AllMarks {
+ public:
+  uint64_t add(const std::shared_ptr<Marks>& marks) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(marks_, [](const auto& one) { return one.second.expired(); });
+    marks_[++numbers_] = marks;
+    return numbers_;
   }
-}
+  // Null where its rank is gone.
+  std::shared_ptr<Marks> find(uint64_t number) {
+    const std::lock_guard lock(mutex_);
+    const auto found = marks_.find(number);
+    return found == marks_.end() ? nullptr : found->second.lock();
+  }
 
-std::shared_ptr<void> SharedDeviceMemory::allocate(size_t bytes) {
-  if (bytes == 0) return nullptr;
-  const Stream stream = current_stream(device_);
-  const std::lock_guard lock(mutex_);
-  // The smallest that is large enough, and not twice as large.
-  auto best = blocks_.end();
-  for (auto it = blocks_.begin(); it != blocks_.end(); ++it) {
-    const Block& block = it->second;
-    const bool fits = !block.in_use && block.bytes >= bytes && block.bytes / 2 < bytes;
-    if (fits && (best == blocks_.end() || block.bytes < best->second.bytes)) best = it;
+  static AllMarks& of_process() {
+    static auto* instance = new AllMarks;
+    return *instance;
   }
-  if (best == blocks_.end()) {
-    void* memory = cuda::take_memory(device_, bytes);
-    if (memory == nullptr) {
-      empty_cache(device_);  // what lockstep::allocate() keeps is free too
-      memory = cuda::take_memory(device_, bytes);
-    }
-    if (memory == nullptr) {
-      throw Error(ErrorCode::kOutOfMemory, "allocate",
-                  concat("want ", bytes, " bytes on ", device_.name(),
-                         " that other ranks can reach, but it has no more"));
-    }
-    best = blocks_.emplace(std::bit_cast<uintptr_t>(memory), Block{bytes, ++numbers_}).first;
-  }
-  Block& block = best->second;
-  void* memory = std::bit_cast<void*>(best->first);
-  stream.wait(block.let_go);
-  cuda::set_zero(memory, block.bytes, stream);
-  block.in_use = true;
-  return {memory, [all = shared_from_this()](void* gone) { all->release(gone); }};
-}
 
-void SharedDeviceMemory::release(void* memory) {
-  const std::lock_guard lock(mutex_);
-  Block& block = blocks_.find(std::bit_cast<uintptr_t>(memory))->second;
-  block.in_use = false;
-  try {
-    block.let_go = current_stream(device_).record();
-  } catch (...) {
-    // The device has failed, which its next user will be told.
-  }
-}
-
-DevicePlace SharedDeviceMemory::find(const void* data, size_t bytes) {
-  const auto address = std::bit_cast<uintptr_t>(data);
-  DevicePlace place;
-  place.address = address;
-  const std::lock_guard lock(mutex_);
-  auto after = blocks_.upper_bound(address);
-  if (after == blocks_.begin()) return place;
-  auto& [begin, block] = *--after;
-  const uintptr_t offset = address - begin;
-  if (offset > block.bytes || bytes > block.bytes - offset) return place;
-  if (!block.handle) block.handle = cuda::export_memory(std::bit_cast<void*>(begin), device_);
-  place.number = block.number;
-  place.offset = offset;
-  place.handle = *block.handle;
-  return place;
-}
+ private:
+  std::mutex mutex_;
+  std::map<uint64_t, std::weak_ptr<Marks>> marks_;
+  uint64_t numbers_ = 0;
+};
 
 struct CudaPeers::Card {
   std::array<uint64_t, 2> process;
+  uint64_t marks;  // their number in that process
   int64_t device;
-  const Event* ready;
-  const Event* done;
-  cuda::IpcHandle ready_handle;
-  cuda::IpcHandle done_handle;
+  Place board;
   DevicePlace probe;
   bool exported;
   std::array<char, 200> why_not;  // exported
 };
 
 CudaPeers::CudaPeers(SharedGroup& group, Device device)
-    : rank_(group.rank()),
+    : group_(group),
+      rank_(group.rank()),
       device_(device),
       memory_(std::make_shared<SharedDeviceMemory>(device)),
-      peers_(static_cast<size_t>(group.size())) {
-  const Card own = own_card();
+      peers_(static_cast<size_t>(group.size())) {}
+
+void CudaPeers::connect() {
+  const Card mine = own_card();
   std::vector<Card> cards(peers_.size());
-  group.meet(telling(sizeof own), &own, sizeof own, cards.data());
+  group_.meet(telling(sizeof mine), &mine, sizeof mine, cards.data());
+  // A rank that gives up now leaves its memory as it is until nobody maps it any more.
+  group_.start_touching();
   try {
-    for (int rank = 0; rank < group.size(); ++rank) know(rank, cards[static_cast<size_t>(rank)]);
-  } catch (const Error& error) {
+    know_all(cards);
+  } catch (const std::exception& error) {
     why_not_ = error.what();
   }
-  agree(group);
-  probe_.reset();
+  group_.stop_touching();
+  agree();
+  probe_ = nullptr;
+  has_boards_ = apart_ && why_not_.empty();
 }
 
 CudaPeers::Card CudaPeers::own_card() {
   Card card = {};
-  Peer& own = peers_[static_cast<size_t>(rank_)];
-  own.is_here = true;
+  own().is_here = true;
+  own().marks = std::make_shared<Marks>();
+  for (Event& event : own().marks->of) event = {device_, cuda::make_event(device_, false)};
   card.process = process_identity();
+  card.marks = AllMarks::of_process().add(own().marks);
   card.device = device_.index;
   try {
-    own.ready = cuda::make_shared_event(device_);
-    own.done = cuda::make_shared_event(device_);
-    card.ready_handle = cuda::export_event(own.ready);
-    card.done_handle = cuda::export_event(own.done);
+    board_pages_ = group_.allocate(board_bytes());
+    card.board = group_.place_of(board_pages_.get(), board_bytes());
     probe_ = memory_->allocate(kProbeBytes);
     card.probe = memory_->find(probe_.get(), kProbeBytes);
     card.exported = true;
   } catch (const Error& error) {
     // Some systems share nothing between processes; threads do not need it.
-    own.ready = {device_, cuda::make_event(device_, false)};
-    own.done = {device_, cuda::make_event(device_, false)};
     std::string(error.what()).copy(card.why_not.data(), card.why_not.size() - 1);
   }
-  card.ready = &own.ready;
-  card.done = &own.done;
   return card;
 }
 
-// Finds the events of another rank, and sees whether its memory can be reached.
+void CudaPeers::know_all(const std::vector<Card>& cards) {
+  for (int rank = 0; rank < size(); ++rank) {
+    Peer& peer = peers_[static_cast<size_t>(rank)];
+    peer.is_here = cards[static_cast<size_t>(rank)].process == process_identity();
+    apart_ = apart_ || !peer.is_here;
+  }
+  for (int rank = 0; rank < size(); ++rank) know(rank, cards[static_cast<size_t>(rank)]);
+  if (!apart_) return;
+  // Whether the driver can, before anything relies on it.
+  const Stream stream = Stream::create(device_);
+  cuda::set_word(own().board.came_on_device(rank_), 0, stream);
+  cuda::wait_for_word(own().board.came_on_device(rank_), 0, stream);
+  stream.synchronize();
+  memory_->set_is_mapped([words = own().board.words, pages = board_pages_, n = size()] {
+    const Board board{words, nullptr};
+    for (int rank = 0; rank < n; ++rank) {
+      if (board.mapped(rank, n).load() != 0) return true;
+    }
+    return false;
+  });
+}
+
+// Finds what this rank and another need to wait for each other, and sees whether its memory can be
+// reached.
 void CudaPeers::know(int rank, const Card& card) {
   Peer& peer = peers_[static_cast<size_t>(rank)];
-  peer.is_here = card.process == process_identity();
-  apart_ = apart_ || !peer.is_here;
-  if (rank == rank_) return;
-  if (peer.is_here) {
+  if (rank != rank_ && peer.is_here) {
     const Device theirs = {DeviceType::kCuda, static_cast<int>(card.device)};
     check(cuda::reach_peer(device_, theirs), "connect",
           [&] { return concat(device_.name(), " cannot reach the memory of ", theirs.name()); });
-    peer.ready = *card.ready;
-    peer.done = *card.done;
+    peer.marks = AllMarks::of_process().find(card.marks);
+    check(peer.marks != nullptr, "connect", [&] { return concat("rank ", rank, " gave up"); });
     return;
   }
+  if (!apart_) return;
   check(card.exported, "connect",
         [&] { return concat("rank ", rank, " cannot share its memory: ", card.why_not.data()); });
-  peer.ready = cuda::import_event(card.ready_handle, device_);
-  peer.done = cuda::import_event(card.done_handle, device_);
-  cuda::import_memory(card.probe.handle, device_);
+  if (rank != rank_) cuda::import_memory(card.probe.handle, device_);
+  void* pages = rank == rank_ ? board_pages_.get() : group_.reach(rank, card.board);
+  peer.board.words = static_cast<Word*>(pages);
+  peer.board.on_device = cuda::register_words(pages, board_bytes(), device_);
 }
 
 // One rank's reason is everybody's.
-void CudaPeers::agree(SharedGroup& group) {
+void CudaPeers::agree() {
   using Reason = std::array<char, 512>;
   Reason mine = {};
   why_not_.copy(mine.data(), mine.size() - 1);
   std::vector<Reason> all(peers_.size());
-  group.meet(telling(sizeof mine), &mine, sizeof mine, all.data());
+  group_.meet(telling(sizeof mine), &mine, sizeof mine, all.data());
   why_not_.clear();
   for (size_t rank = 0; rank < all.size() && why_not_.empty(); ++rank) {
     if (all[rank][0] != '\0') why_not_ = concat("rank ", rank, ": ", all[rank].data());
   }
+}
+
+size_t CudaPeers::board_bytes() const {
+  return ((1 + 2 * peers_.size()) * sizeof(Word) + kPage - 1) / kPage * kPage;
 }
 
 DevicePlace CudaPeers::place_of(const void* data, size_t bytes) {
@@ -201,24 +190,109 @@ DevicePlace CudaPeers::place_of(const void* data, size_t bytes) {
 }
 
 std::byte* CudaPeers::reach(int rank, const DevicePlace& place) {
-  if (peers_[static_cast<size_t>(rank)].is_here) return std::bit_cast<std::byte*>(place.address);
+  Peer& peer = peers_[static_cast<size_t>(rank)];
+  if (peer.is_here) return std::bit_cast<std::byte*>(place.address);
   std::shared_ptr<void>& memory = mapped_[{rank, place.number}];
-  if (memory == nullptr) memory = cuda::import_memory(place.handle, device_);
+  if (memory == nullptr) {
+    // In this order: its owner must not free it meanwhile.
+    peer.is_mapped = true;
+    peer.board.mapped(rank_, size()).store(1);
+    memory = cuda::import_memory(place.handle, device_);
+  }
   return static_cast<std::byte*>(memory.get()) + place.offset;
 }
 
-void CudaPeers::let_go() noexcept {
-  try {
-    // What was recorded last counts, and this comes at once.
-    const Stream free = Stream::create(device_);
-    for (const Peer& peer : peers_) {
-      if (peer.is_here) continue;
-      cuda::record(peer.ready, free);
-      cuda::record(peer.done, free);
-    }
-  } catch (...) {
-    // The device has failed: nothing waits on it any more.
+void CudaPeers::tell(const Stream& stream) {
+  ++told_;
+  cuda::record(own().marks->of[told_ % 2], stream);
+  if (!has_boards_) return;
+  for (int rank = 0; rank < size(); ++rank) {
+    const Peer& peer = peers_[static_cast<size_t>(rank)];
+    if (rank != rank_ && peer.is_here) continue;
+    cuda::set_word(peer.board.came_on_device(rank_), told_, stream);
   }
+}
+
+void CudaPeers::wait(const Stream& stream) {
+  for (int rank = 0; rank < size(); ++rank) {
+    const Peer& peer = peers_[static_cast<size_t>(rank)];
+    if (rank == rank_) continue;
+    if (peer.is_here) {
+      stream.wait(peer.marks->of[told_ % 2]);
+    } else {
+      cuda::wait_for_word(own().board.came_on_device(rank), told_, stream);
+    }
+  }
+}
+
+void CudaPeers::begin() {
+  // Who leaves says so before it looks at these, and here it is the other way round.
+  own().marks->begun.store(told_ + 1);
+  if (has_boards_) own().board.begun().store(told_ + 1);
+  group_.start_touching();
+}
+
+void CudaPeers::let_go() noexcept {
+  if (!has_boards_) return;
+  for (int rank = 0; rank < size(); ++rank) {
+    if (!peers_[static_cast<size_t>(rank)].is_here) own().board.came(rank).store(kOver);
+  }
+}
+
+void CudaPeers::end() noexcept {
+  if (own().marks != nullptr) own().marks->begun.store(0);
+  group_.stop_touching();
+  if (!has_boards_) return;
+  mapped_.clear();
+  own().board.begun().store(0);
+  for (int rank = 0; rank < size(); ++rank) {
+    Peer& peer = peers_[static_cast<size_t>(rank)];
+    if (peer.is_here) continue;
+    if (std::exchange(peer.is_mapped, false)) peer.board.mapped(rank_, size()).store(0);
+    if (group_.is_dead(rank)) own().board.mapped(rank, size()).store(0);
+    // Its own stream has written that already, unless this device has failed. One that has left
+    // waits for nothing, and may have given its board back.
+    if (!group_.has_left(rank)) peer.board.came(rank_).store(kOver);
+  }
+}
+
+bool CudaPeers::has_passed(int rank) {
+  const Peer& peer = peers_[static_cast<size_t>(rank)];
+  if (!peer.is_here) {
+    return !has_boards_ || peer.board.came(rank).load() >= peer.board.begun().load() ||
+           group_.is_dead(rank);
+  }
+  const uint64_t begun = peer.marks == nullptr ? 0 : peer.marks->begun.load();
+  try {
+    return begun == 0 || peer.marks->of[begun % 2].done();
+  } catch (...) {
+    return true;  // the device has failed, and nothing is on its way any more
+  }
+}
+
+bool CudaPeers::await_passed(Deadline deadline) noexcept {
+  if (!group_.await_untouched(deadline)) return false;
+  for (int rank = 0; rank < size(); ++rank) {
+    while (rank != rank_ && !has_passed(rank)) {
+      if (Clock::now() >= deadline) return false;
+      std::this_thread::sleep_for(kLook);
+    }
+  }
+  return true;
+}
+
+void CudaPeers::keep(bool own_too) noexcept {
+  memory_->keep();
+  if (!own_too || !has_boards_) return;
+  struct Kept {
+    std::map<std::pair<int, uint64_t>, std::shared_ptr<void>> mapped;
+    std::shared_ptr<void> board_pages;
+    std::vector<Peer> peers;
+  };
+  static std::mutex mutex;
+  static auto* kept = new std::vector<Kept>;  // never destroyed
+  const std::lock_guard lock(mutex);
+  kept->push_back({std::move(mapped_), board_pages_, peers_});
 }
 
 }  // namespace lockstep::comm

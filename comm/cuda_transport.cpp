@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -19,6 +21,8 @@ namespace {
 // Of buffers that other processes cannot reach, pieces of this size go through memory that they
 // can. A piece takes two meetings, which cost about as much as copying a MiB.
 constexpr int64_t kPieceBytes = int64_t{8} << 20;
+// How often a host that waits for its device looks.
+constexpr std::chrono::microseconds kLook{100};
 
 // What a rank tells the others of a collective.
 struct Places {
@@ -43,16 +47,22 @@ bool has_direct_way(const Collective& collective, int size) {
 
 class CudaTransport final : public Transport {
  public:
-  CudaTransport(std::unique_ptr<Transport> host, Device device, bool direct, bool must_reach)
+  // Has no device's memory before connect().
+  CudaTransport(std::unique_ptr<Transport> host, Device device)
       : Transport(host->rank(), host->size(), host->timeout()),
         host_(std::move(host)),
+        group_(dynamic_cast<SharedGroup*>(host_.get())),
         device_(device),
-        stream_(Stream::create(device, StreamPriority::kHigh)) {
+        stream_(device) {
     set_costs(host_->costs());
-    group_ = dynamic_cast<SharedGroup*>(host_.get());
+  }
+
+  void connect(bool direct, bool must_reach) {
+    stream_ = Stream::create(device_, StreamPriority::kHigh);
     std::string why_not = "the ranks are not all on one host";
     if (direct && group_ != nullptr) {
-      peers_ = std::make_unique<CudaPeers>(*group_, device);
+      peers_ = std::make_unique<CudaPeers>(*group_, device_);
+      peers_->connect();
       why_not = peers_->why_not();
       if (!why_not.empty()) peers_ = nullptr;
     }
@@ -86,9 +96,10 @@ class CudaTransport final : public Transport {
   std::string way_text(size_t bytes) const override { return host_->way_text(bytes); }
 
   void run(const Collective& collective) override {
-    if (collective.on_device == nullptr) return host_->run(collective);
-    if (watch_ != nullptr) {
-      if (const std::optional<Failure> failure = watch_->failure()) failure->raise();
+    if (watch_ != nullptr) watch_->raise_failure();
+    if (collective.on_device == nullptr) {
+      if (collective.request.kind == Kind::kBarrier) await_device(collective);
+      return host_->run(collective);
     }
     const StreamGuard guard(stream_);
     stream_.wait(collective.on_device->ready);
@@ -96,7 +107,7 @@ class CudaTransport final : public Transport {
       try {
         direct(collective);
       } catch (...) {
-        settle();
+        failed_ = true;
         throw;
       }
       collective.on_device->completed = stream_.record();
@@ -122,43 +133,53 @@ class CudaTransport final : public Transport {
 
   void leave(const Failure& why) noexcept override {
     // Who ends in order waits for its own stream, and so for all that others do with its buffers.
-    if (watch_ != nullptr && !settled_) watch_->drain();
-    try {
-      if (watch_ == nullptr) stream_.synchronize();
-    } catch (...) {
-      // The device has failed, and nothing is on its way any more.
-    }
+    if (watch_ != nullptr && !failed_) watch_->drain();
+    const Deadline deadline = deadline_after(timeout());
+    const bool ended = end_own_work(deadline);
+    if (peers_ != nullptr && ended) peers_->end();
     host_->leave(why);
-    await_threads();
+    if (peers_ == nullptr) return;
+    // However much is queued on the others' streams before what uses this rank's memory.
+    if (!ended || !peers_->await_passed(deadline)) peers_->keep(!ended);
   }
-  void cancel() noexcept override { host_->cancel(); }
+  void cancel() noexcept override {
+    cancelled_.store(true);
+    host_->cancel();
+  }
 
  private:
-  // After a failure: nothing of this rank's is on its way any more.
-  void settle() noexcept {
-    settled_ = true;
-    if (peers_->apart()) peers_->let_go();
+  // Waits until nothing of this rank is on its way any more, which it ends where it waits for
+  // others; false where something still is at the deadline.
+  bool end_own_work(Deadline deadline) noexcept {
     try {
-      stream_.synchronize();
+      while (!stream_.done()) {
+        if (Clock::now() >= deadline) return false;
+        if (peers_ != nullptr) peers_->let_go();
+        std::this_thread::sleep_for(kLook);
+      }
     } catch (...) {
-      // The device has failed, and nothing is on its way any more.
+      // The device has failed: nothing is on its way any more, and its next user will be told.
     }
-    group_->stop_touching();
+    return true;
   }
 
-  // To be called when this rank has left, so that no other begins to use its buffers: one that had
-  // passed its last meeting may still have that on its stream, whose end this rank did not wait for
-  // if it failed in the same meeting.
-  void await_threads() noexcept {
-    if (peers_ == nullptr || peers_->apart()) return;
-    try {
-      for (int peer = 0; peer < size(); ++peer) {
-        if (peer != rank()) stream_.wait(peers_->done(peer));
+  // Waits until this rank's stream has come past all collectives, for the barrier: a rank that does
+  // not get there takes no part in it, so that where it passes all have.
+  void await_device(const Collective& barrier) {
+    const std::string_view op = barrier.request.name();
+    const Deadline deadline = deadline_after(timeout());
+    while (!stream_.done()) {
+      if (watch_ != nullptr) watch_->raise_failure();
+      if (cancelled_.load()) throw Error(ErrorCode::kCancelled, op, "the communicator was aborted");
+      if (Clock::now() >= deadline) {
+        throw Error(ErrorCode::kTimeout, op,
+                    concat("rank ", rank(), " waited ", seconds_text(timeout()), " for ",
+                           device_.name(), " to finish earlier collectives; Options::timeout or "
+                           "LOCKSTEP_TIMEOUT makes it wait longer"));
       }
-      stream_.synchronize();
-    } catch (...) {
-      // The device has failed, and nothing is on its way any more.
+      std::this_thread::sleep_for(kLook);
     }
+    if (watch_ != nullptr) watch_->raise_failure();
   }
 
   std::string find_loss() {
@@ -180,6 +201,7 @@ class CudaTransport final : public Transport {
     if (takes) mine.recv = place_of(asked.recv, asked.recv_bytes(size()));
     const std::vector<Places> all = meet_ready(asked, mine);
     if (!all_reachable(asked, all)) return in_pieces(asked);
+    peers_->begin();
     Piece piece{0, count, {}, {}, count};
     find(asked, all, piece);
     if (takes) piece.recvs[static_cast<size_t>(rank())] = static_cast<std::byte*>(asked.recv);
@@ -197,22 +219,18 @@ class CudaTransport final : public Transport {
   // they may be read and written.
   std::vector<Places> meet_ready(const Collective& asked, const Places& mine) {
     std::vector<Places> all(static_cast<size_t>(size()));
-    cuda::record(peers_->ready(rank()), stream_);
+    peers_->tell(stream_);
     group_->meet(asked, &mine, sizeof mine, all.data());
-    for (int peer = 0; peer < size(); ++peer) {
-      if (peer != rank()) stream_.wait(peers_->ready(peer));
-    }
+    peers_->wait(stream_);
     return all;
   }
 
   // The same until all have finished with this rank's buffers.
   void meet_done(const Collective& asked) {
-    cuda::record(peers_->done(rank()), stream_);
+    peers_->tell(stream_);
     group_->meet(asked, nullptr, 0, nullptr);
     group_->stop_touching();
-    for (int peer = 0; peer < size(); ++peer) {
-      if (peer != rank()) stream_.wait(peers_->done(peer));
-    }
+    peers_->wait(stream_);
   }
 
   // Of these others write the recv of every rank that takes, and not it alone.
@@ -246,8 +264,6 @@ class CudaTransport final : public Transport {
   // This rank's share of a piece: it folds a part for all ranks that take it, or copies what it
   // takes.
   void work(const Collective& asked, const Piece& piece) {
-    // A rank that leaves after this waits until meet_done(), or settle().
-    group_->start_touching();
     const int64_t element = asked.element_size();
     const int64_t length = piece.last - piece.first;
     std::byte* recv = piece.recvs[static_cast<size_t>(rank())];
@@ -327,7 +343,9 @@ class CudaTransport final : public Transport {
         copy(send + (block * asked.request.count + first) * element, in + block * most * element,
              bytes);
       }
-      find(asked, meet_ready(asked, mine), piece);
+      const std::vector<Places> all = meet_ready(asked, mine);
+      peers_->begin();
+      find(asked, all, piece);
       const bool through = writes_to_others(asked);
       if (takes && !through) piece.recvs[static_cast<size_t>(rank())] = recv + first * element;
       work(asked, piece);
@@ -389,22 +407,31 @@ class CudaTransport final : public Transport {
 
   // In this order they go: the watch asks the peers, the peers the host's group.
   const std::unique_ptr<Transport> host_;
-  SharedGroup* group_ = nullptr;  // the same; null where ranks share no memory
+  SharedGroup* const group_;  // the same; null where ranks share no memory
   const Device device_;
-  const Stream stream_;
+  Stream stream_;
   std::unique_ptr<CudaPeers> peers_;  // null: all is staged through the host
-  std::shared_ptr<void> staging_;     // of in_pieces(): in, out
+  std::shared_ptr<void> staging_;  // of in_pieces(): in, out
   // Of staged(): send, recv. After a failure others may still read and write them.
   std::array<std::shared_ptr<void>, 2> staged_;
   std::unique_ptr<CudaWatch> watch_;  // where ranks are of several processes
-  bool settled_ = false;
+  bool failed_ = false;               // in direct()
+  std::atomic<bool> cancelled_{false};
 };
 
 }  // namespace
 
 std::unique_ptr<Transport> make_cuda_transport(std::unique_ptr<Transport> host, Device device,
                                                bool direct, bool must_reach) {
-  return std::make_unique<CudaTransport>(std::move(host), device, direct, must_reach);
+  auto transport = std::make_unique<CudaTransport>(std::move(host), device);
+  try {
+    transport->connect(direct, must_reach);
+  } catch (...) {
+    // The others are told, and leave this rank's memory alone, before it goes.
+    transport->leave(Failure::current("connect"));
+    throw;
+  }
+  return transport;
 }
 
 }  // namespace lockstep::comm

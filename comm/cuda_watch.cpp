@@ -36,9 +36,10 @@ void CudaWatch::add(std::string_view op, Event completed) {
   if (watched_.size() == 1) changed_.notify_all();
 }
 
-std::optional<Failure> CudaWatch::failure() const {
+void CudaWatch::raise_failure() const {
+  if (!failed_.load()) return;
   const std::lock_guard lock(mutex_);
-  return failure_;
+  failure_->raise();
 }
 
 void CudaWatch::drain() {
@@ -51,19 +52,31 @@ void CudaWatch::drain() {
 }
 
 void CudaWatch::look() {
-  failure_ = find_failure();
-  if (!failure_) return;
+  if (!failure_) {
+    failure_ = find_failure();
+    if (!failure_) return;
+    failed_.store(true);
+    changed_.notify_all();
+  }
   let_go_();
-  changed_.notify_all();
+  try {
+    forget_completed();
+  } catch (...) {
+    watched_.clear();  // the device has failed too: nothing waits on it any more
+  }
+}
+
+void CudaWatch::forget_completed() {
+  while (!watched_.empty() && watched_.front().completed.done()) watched_.pop_front();
 }
 
 std::optional<Failure> CudaWatch::find_failure() {
   if (watched_.empty()) return std::nullopt;
-  // First, for another rank that saw it may have let all streams go.
+  // Before anything counts as completed: another rank that saw it may have let its stream go.
   const std::string loss = find_loss_();
   if (!loss.empty()) return Failure{ErrorCode::kPeerLost, watched_.front().op, loss};
   try {
-    while (!watched_.empty() && watched_.front().completed.done()) watched_.pop_front();
+    forget_completed();
   } catch (...) {
     return Failure::current(watched_.front().op);
   }
@@ -77,12 +90,12 @@ std::optional<Failure> CudaWatch::find_failure() {
 void CudaWatch::work() {
   std::unique_lock lock(mutex_);
   while (!ending_) {
-    if (watched_.empty() || failure_) {
-      changed_.wait(lock, [&] { return ending_ || (!watched_.empty() && !failure_); });
+    if (watched_.empty()) {
+      changed_.wait(lock, [&] { return ending_ || !watched_.empty(); });
       continue;
     }
     look();
-    if (!failure_ && !watched_.empty()) changed_.wait_for(lock, kLook);
+    if (!watched_.empty()) changed_.wait_for(lock, kLook);
   }
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -20,7 +21,8 @@ namespace lockstep::comm {
 class CudaWatch {
  public:
   // `find_loss` says which rank is lost, "rank 2 died: ...", or nothing; `let_go` makes streams go
-  // on that wait for others. Both are called in any thread.
+  // on that wait for others, and is called again and again until they have ended. Both are called
+  // in any thread.
   CudaWatch(int rank, std::chrono::milliseconds timeout, std::function<std::string()> find_loss,
             std::function<void()> let_go);
   ~CudaWatch();
@@ -28,8 +30,8 @@ class CudaWatch {
   CudaWatch& operator=(const CudaWatch&) = delete;
 
   void add(std::string_view op, Event completed);
-  // What ended the group: a rank's death, or the timeout; later ones are the same.
-  std::optional<Failure> failure() const;
+  // Throws what ended the group, a rank's death, the timeout or a device's error, if anything has.
+  void raise_failure() const;
   // Returns once all that was added has completed, or there is a failure.
   void drain();
 
@@ -44,6 +46,7 @@ class CudaWatch {
   // REQUIRE the lock.
   void look();
   std::optional<Failure> find_failure();
+  void forget_completed();
 
   const int rank_;
   const std::chrono::milliseconds timeout_;
@@ -53,6 +56,7 @@ class CudaWatch {
   std::condition_variable changed_;
   std::deque<Watched> watched_;
   std::optional<Failure> failure_;
+  std::atomic<bool> failed_{false};  // after failure_ was set; read without the lock
   bool ending_ = false;
   std::thread thread_;
 };

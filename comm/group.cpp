@@ -74,6 +74,7 @@ std::string host_transport_name(const Options& options) {
   return name == "cuda" || name == "nccl" ? "" : name;
 }
 
+#ifdef LOCKSTEP_WITH_NCCL
 // The same for two processes of one machine, and for no others.
 std::string machine_name() {
   std::string boot;
@@ -83,32 +84,41 @@ std::string machine_name() {
   gethostname(text.data(), text.size() - 1);
   return text.data();
 }
+#endif
 
-// Throws where a group is to go by NCCL and has no device.
+// Throws where a group is to go between devices and has none.
 void check_has_device(const Options& options) {
-  if (options.device.is_cuda() || transport_name(options) != "nccl") return;
+  const std::string wanted = transport_name(options);
+  if (options.device.is_cuda() || (wanted != "cuda" && wanted != "nccl")) return;
+#ifdef LOCKSTEP_WITH_CUDA
+  const int count = device_count(DeviceType::kCuda);
+  const std::string there = concat("this process sees ", count, " CUDA devices");
+#else
+  const std::string_view there = "this build of Lockstep is without CUDA";
+#endif
   throw Error(
       ErrorCode::kInvalidArgument, kOp,
-      concat(options.transport.empty() ? "LOCKSTEP_TRANSPORT" : "Options::transport",
-             " wants \"nccl\", which is for memory of CUDA devices, got a group without a "
-             "device (this process sees ",
-             device_count(DeviceType::kCuda),
-             " CUDA devices); give each rank its Options::device, or for memory of the host one of "
+      concat(options.transport.empty() ? "LOCKSTEP_TRANSPORT" : "Options::transport", " wants \"",
+             wanted, "\", which is for memory of CUDA devices, got a group without a device (",
+             there,
+             "); give each rank its Options::device, or for memory of the host one of "
              "thread shm tcp mixed, or no transport"));
 }
 
 // Lets a group take memory of the device of its options, if it has one.
 std::unique_ptr<Transport> with_device(std::unique_ptr<Transport> transport,
                                        const Options& options) {
-  if (options.device.is_cpu()) {
-    check(options.transport != "cuda", kOp,
-          "transport \"cuda\" is for memory of a device, got no Options::device");
+  std::string wanted;
+  try {
     check_has_device(options);
-    return transport;
+    require_device(options.device, kOp);
+    wanted = transport_name(options);
+  } catch (...) {
+    transport->leave(Failure::current(kOp));  // else the others would wait for this rank
+    throw;
   }
-  require_device(options.device, kOp);
 #ifdef LOCKSTEP_WITH_CUDA
-  const std::string wanted = transport_name(options);
+  if (options.device.is_cpu()) return transport;
   const bool by_nccl = wanted.empty() || wanted == "nccl";
   transport = make_cuda_transport(std::move(transport), options.device, by_nccl || wanted == "cuda",
                                   wanted == "cuda");
@@ -119,10 +129,8 @@ std::unique_ptr<Transport> with_device(std::unique_ptr<Transport> transport,
       wanted != "nccl", kOp,
       "transport \"nccl\" cannot be had: this build of Lockstep is without NCCL, whose nccl.h was "
       "not found; install NCCL's development files, and configure and build again");
-  return transport;
-#else
-  return transport;  // not reached: there is no such device
 #endif
+  return transport;
 }
 
 Algorithm algorithm_of(const Options& options) {

@@ -80,9 +80,21 @@ void SharedGroup::start_touching() {
 
 void SharedGroup::stop_touching() { self().touching.store(0); }
 
+bool SharedGroup::await_untouched(Deadline deadline) noexcept {
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank()) continue;
+    while (peers_[peer].member->touching.load() != 0 && !is_dead(peer)) {
+      if (Clock::now() >= deadline) return false;
+      std::this_thread::yield();
+    }
+  }
+  return true;
+}
+
 int SharedGroup::find_dead() {
   for (int peer = 0; peer < size(); ++peer) {
-    if (peer != rank() && is_dead(peer) && peers_[peer].member->left.load() == 0) return peer;
+    // In this order: a rank that leaves says so before its process ends.
+    if (peer != rank() && is_dead(peer) && !has_left(peer)) return peer;
   }
   return -1;
 }
@@ -95,13 +107,7 @@ void SharedGroup::leave(const Failure& why) noexcept {
   me.left.store(1);
   ring_bells();
   // Whoever began to touch buffers before `left` was set stops at its next look.
-  const Deadline deadline = deadline_after(kQuiet);
-  for (int peer = 0; peer < size(); ++peer) {
-    if (peer == rank()) continue;
-    while (peers_[peer].member->touching.load() != 0 && !is_dead(peer) && Clock::now() < deadline) {
-      std::this_thread::yield();
-    }
-  }
+  await_untouched(deadline_after(kQuiet));
 }
 
 void SharedGroup::cancel() noexcept {

@@ -100,8 +100,19 @@ class SharedGroup : public Transport, private RingLink, private PairLink {
   // one has left already.
   void start_touching();
   void stop_touching();
+  // Waits until no living rank is between the two; false where one still is at the deadline.
+  bool await_untouched(Deadline deadline) noexcept;
   // From any thread: a rank that died without leaving; -1 where none has.
   int find_dead() final;
+  bool has_left(int peer) const { return peers_[peer].member->left.load() != 0; }
+
+  // Where this rank's memory is to the others; 0 where they cannot map all of it.
+  virtual Place place_of(const void* data, size_t bytes) = 0;
+  // That memory of a peer in this process. Throws where it cannot be mapped.
+  virtual std::byte* reach(int peer, Place place) = 0;
+  // Whether a peer has died without leaving. Called a few times a second while waiting for it, from
+  // any thread.
+  virtual bool is_dead(int peer) = 0;
 
  protected:
   // One rank as this one sees it.
@@ -116,15 +127,9 @@ class SharedGroup : public Transport, private RingLink, private PairLink {
   // The same on every rank of a group.
   static size_t staging_bytes(int size);
 
-  // Where this rank's memory is to the others; 0 where they cannot map all of it.
-  virtual Place place_of(const void* data, size_t bytes) = 0;
-  // That memory of a peer in this process. Throws where it cannot be mapped.
-  virtual std::byte* reach(int peer, Place place) = 0;
   // Copies from a peer's memory, by its address there; false where the peer is gone. Called only
   // where every rank's Member::reads is 1. Throws where that memory cannot be read.
   virtual bool read_peer(int peer, uint64_t address, void* to, size_t bytes) = 0;
-  // Whether a peer has died without leaving. Called a few times a second while waiting for it.
-  virtual bool is_dead(int peer) = 0;  // from any thread
 
   std::vector<Peer> peers_;
   bool crowded_ = false;  // more ranks than cores: do not spin

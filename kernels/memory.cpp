@@ -208,6 +208,7 @@ void used_on(const void* memory, const Stream& stream) {
   for (int i = 0; i < cuda::device_count(); ++i) {
     if (allocator_of({DeviceType::kCuda, i}).used_on(memory, stream)) return;
   }
+  cuda::used_elsewhere(memory, stream);
 #else
   (void)memory;
   (void)stream;
@@ -217,6 +218,15 @@ void used_on(const void* memory, const Stream& stream) {
 Device device_of(const void* memory) {
 #ifdef LOCKSTEP_WITH_CUDA
   if (cuda::device_count() > 0) return cuda::device_of(memory);
+#else
+  (void)memory;
+#endif
+  return kCpu;
+}
+
+Device device_of_ours(const void* memory) {
+#ifdef LOCKSTEP_WITH_CUDA
+  if (cuda::may_be_taken(memory)) return cuda::device_of(memory);
 #else
   (void)memory;
 #endif

@@ -45,11 +45,14 @@ std::shared_ptr<void> allocate_pinned(size_t bytes);
 
 // Says that work on `stream` uses the block that `memory` points into, which was allocated for
 // another stream: it is used again only after what is on `stream` when the last owner lets it go.
-// Nothing for memory that is not of allocate() or allocate_pinned(), and for plain memory.
+// Likewise for a communicator's memory of a device; nothing for all other memory.
 void used_on(const void* memory, const Stream& stream);
 
 // Where memory lies: kCpu for all that is not a CUDA device's. Throws Error(kDevice).
 Device device_of(const void* memory);
+// The same for memory that is a CUDA device's only if allocate(), or a communicator, gave it: of
+// memory of the host it costs next to nothing, where device_of() asks CUDA.
+Device device_of_ours(const void* memory);
 
 // Throws Error(kDevice) for a device that is not there.
 MemoryStats memory_stats(Device device = kCpu);

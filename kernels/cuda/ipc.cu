@@ -1,32 +1,51 @@
+// Memory and words that processes share.
+//
+// Streams of several processes wait for each other by words of the host's memory and the driver's
+// stream memory operations:
+//
+// - and not by CUDA's interprocess events: what is done with one whose process has ended is
+//   undefined, so that no stream could be sure to get past one. A page that processes share is
+//   there as long as one of them has it, and any of them may write it to let a stream go on.
+// - and not in a kernel that looks at a flag: processes that share a device take turns on it, and
+//   such a kernel has its process's turn, of some milliseconds, for nothing. As events do, these
+//   operations wait in the device's front end, which goes on with another process meanwhile.
+//
+// CUDA does not see this order. So a stream must wait only for words whose writing was put on its
+// stream before: then no order in which CUDA may run its queues can make them wait for ever.
 #include "lockstep/kernels/cuda/ipc.h"
 
+#include <cudaTypedefs.h>
+
+#include <bit>
 #include <cstring>
 
 #include "lockstep/kernels/cuda/launch.cuh"
 #include "lockstep/kernels/cuda/runtime.h"
+#include "lockstep/kernels/error.h"
+#include "lockstep/kernels/text.h"
 
 namespace lockstep::cuda {
 namespace {
 
 static_assert(sizeof(IpcHandle) == sizeof(cudaIpcMemHandle_t));
-static_assert(sizeof(IpcHandle) == sizeof(cudaIpcEventHandle_t));
 
-template <class Theirs>
-IpcHandle to_ours(const Theirs& handle) {
-  IpcHandle out;
-  std::memcpy(out.bytes.data(), &handle, sizeof handle);
-  return out;
+// A function of the driver, which the library is not linked to.
+template <class Function>
+Function driver_function(const char* name) {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+  LOCKSTEP_CUDA_CHECK(
+      cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault, &found));
+  lockstep::check(found == cudaDriverEntryPointSuccess && function != nullptr, "cuda", [&] {
+    return str_cat("want a driver of CUDA 12 or later, got one without ", name);
+  });
+  return reinterpret_cast<Function>(function);
 }
 
-template <class Theirs>
-Theirs to_theirs(const IpcHandle& handle) {
-  Theirs out;
-  std::memcpy(&out, handle.bytes.data(), sizeof out);
-  return out;
-}
-
-std::shared_ptr<CUevent_st> owned(cudaEvent_t event) {
-  return {event, [](cudaEvent_t gone) { cudaEventDestroy(gone); }};
+void check_driver(CUresult result, std::string_view call) {
+  if (result == CUDA_SUCCESS) return;
+  throw Error(ErrorCode::kDevice, "cuda",
+              str_cat("error ", static_cast<int>(result), " of CUDA's driver from ", call));
 }
 
 }  // namespace
@@ -35,13 +54,13 @@ IpcHandle export_memory(void* block, Device device) {
   const DeviceGuard guard(device);
   cudaIpcMemHandle_t handle;
   LOCKSTEP_CUDA_CHECK(cudaIpcGetMemHandle(&handle, block));
-  return to_ours(handle);
+  return std::bit_cast<IpcHandle>(handle);
 }
 
 std::shared_ptr<void> import_memory(const IpcHandle& handle, Device device) {
   const DeviceGuard guard(device);
   void* memory = nullptr;
-  LOCKSTEP_CUDA_CHECK(cudaIpcOpenMemHandle(&memory, to_theirs<cudaIpcMemHandle_t>(handle),
+  LOCKSTEP_CUDA_CHECK(cudaIpcOpenMemHandle(&memory, std::bit_cast<cudaIpcMemHandle_t>(handle),
                                            cudaIpcMemLazyEnablePeerAccess));
   return {memory, [device](void* gone) {
             try {
@@ -53,26 +72,39 @@ std::shared_ptr<void> import_memory(const IpcHandle& handle, Device device) {
           }};
 }
 
-Event make_shared_event(Device device) {
+std::shared_ptr<void> register_words(void* pages, size_t bytes, Device device) {
   const DeviceGuard guard(device);
-  cudaEvent_t event = nullptr;
   LOCKSTEP_CUDA_CHECK(
-      cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventInterprocess));
-  return {device, owned(event)};
+      cudaHostRegister(pages, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped));
+  const std::shared_ptr<void> registered(pages, [device](void* gone) {
+    try {
+      const DeviceGuard back(device);
+      cudaHostUnregister(gone);
+    } catch (...) {
+      // The device has failed, and what was registered goes with the process.
+    }
+  });
+  void* on_device = nullptr;
+  LOCKSTEP_CUDA_CHECK(cudaHostGetDevicePointer(&on_device, pages, 0));
+  return {registered, on_device};
 }
 
-IpcHandle export_event(const Event& event) {
-  const DeviceGuard guard(event.device());
-  cudaIpcEventHandle_t handle;
-  LOCKSTEP_CUDA_CHECK(cudaIpcGetEventHandle(&handle, event.handle()));
-  return to_ours(handle);
+void set_word(void* word, uint64_t value, const Stream& stream) {
+  static const auto write =
+      driver_function<PFN_cuStreamWriteValue64_v11070>("cuStreamWriteValue64");
+  const DeviceGuard guard(stream.device());
+  // By default behind a fence for the whole system.
+  check_driver(write(stream.handle(), std::bit_cast<uintptr_t>(word), value,
+                     CU_STREAM_WRITE_VALUE_DEFAULT),
+               "cuStreamWriteValue64");
 }
 
-Event import_event(const IpcHandle& handle, Device device) {
-  const DeviceGuard guard(device);
-  cudaEvent_t event = nullptr;
-  LOCKSTEP_CUDA_CHECK(cudaIpcOpenEventHandle(&event, to_theirs<cudaIpcEventHandle_t>(handle)));
-  return {device, owned(event)};
+void wait_for_word(void* word, uint64_t value, const Stream& stream) {
+  static const auto wait = driver_function<PFN_cuStreamWaitValue64_v11070>("cuStreamWaitValue64");
+  const DeviceGuard guard(stream.device());
+  check_driver(
+      wait(stream.handle(), std::bit_cast<uintptr_t>(word), value, CU_STREAM_WAIT_VALUE_GEQ),
+      "cuStreamWaitValue64");
 }
 
 }  // namespace lockstep::cuda

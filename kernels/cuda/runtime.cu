@@ -1,6 +1,7 @@
 // Devices, streams and events, memory and copies.
 #include "lockstep/kernels/cuda/runtime.h"
 
+#include <atomic>
 #include <cstdlib>
 #include <mutex>
 #include <string>
@@ -99,13 +100,36 @@ void* memory_or_null(cudaError_t error, void* memory, std::string_view call) {
   return memory;
 }
 
+// All addresses that take_memory() ever gave lie in [lowest, highest). CUDA takes them from parts of
+// the address space of its own, so that there is hardly any memory of the host between the two.
+std::atomic<uintptr_t> lowest{UINTPTR_MAX};
+std::atomic<uintptr_t> highest{0};
+
+void note_taken(const void* memory, size_t bytes) {
+  const auto begin = reinterpret_cast<uintptr_t>(memory);
+  uintptr_t seen = lowest.load();
+  while (begin < seen && !lowest.compare_exchange_weak(seen, begin)) {
+  }
+  seen = highest.load();
+  while (begin + bytes > seen && !highest.compare_exchange_weak(seen, begin + bytes)) {
+  }
+}
+
 }  // namespace
 
 void* take_memory(Device device, size_t bytes) {
   const DeviceGuard guard(device);
   void* memory = nullptr;
   const cudaError_t error = cudaMalloc(&memory, bytes);
-  return memory_or_null(error, memory, "cudaMalloc");
+  memory = memory_or_null(error, memory, "cudaMalloc");
+  if (memory != nullptr) note_taken(memory, bytes);
+  return memory;
+}
+
+bool may_be_taken(const void* memory) noexcept {
+  const auto address = reinterpret_cast<uintptr_t>(memory);
+  return address >= lowest.load(std::memory_order_relaxed) &&
+         address < highest.load(std::memory_order_relaxed);
 }
 
 // An error that the device had before shows at the next call that may throw.

@@ -46,6 +46,8 @@ MemoryInfo memory_info(Device device);
 
 // Where memory lies: kCpu for all that is not a device's.
 Device device_of(const void* memory);
+// False for what cannot be of take_memory(), without asking CUDA: two loads.
+bool may_be_taken(const void* memory) noexcept;
 // Lets kernels and copies of `device` reach memory of `peer`; false where the machine cannot.
 bool reach_peer(Device device, Device peer);
 

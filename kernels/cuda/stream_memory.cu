@@ -18,7 +18,38 @@ void wait_for(const std::vector<Event>& events) noexcept {
   }
 }
 
+using Use = std::function<bool(const void*, const Stream&)>;
+
+// Who is told of uses. Never destroyed: memory may outlive it.
+struct Told {
+  std::mutex mutex;
+  std::vector<const Use*> uses;
+};
+Told& told() {
+  static auto* instance = new Told;
+  return *instance;
+}
+
 }  // namespace
+
+std::shared_ptr<void> tell_of_uses(Use use) {
+  const std::shared_ptr<Use> owned(new Use(std::move(use)), [](Use* gone) {
+    {
+      const std::lock_guard lock(told().mutex);
+      std::erase(told().uses, gone);
+    }
+    delete gone;
+  });
+  const std::lock_guard lock(told().mutex);
+  told().uses.push_back(owned.get());
+  return owned;
+}
+
+bool used_elsewhere(const void* memory, const Stream& stream) {
+  const std::lock_guard lock(told().mutex);
+  return std::any_of(told().uses.begin(), told().uses.end(),
+                     [&](const Use* use) { return (*use)(memory, stream); });
+}
 
 void* StreamAllocator::take_free(size_t size, const Stream& stream) {
   std::vector<Free>& blocks = free_[size];

@@ -2,7 +2,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <unordered_map>
@@ -63,5 +65,12 @@ class StreamAllocator {
   std::unordered_map<size_t, std::vector<Free>> free_;
   MemoryStats stats_;
 };
+
+// For memory that is of no StreamAllocator: lockstep::used_on() calls `use` with what it was given,
+// which returns whether the memory is its own, until the last owner lets go. Thread-safe; `use`
+// must neither call used_on() nor this.
+std::shared_ptr<void> tell_of_uses(std::function<bool(const void*, const Stream&)> use);
+// Returns whether one of those knew the memory.
+bool used_elsewhere(const void* memory, const Stream& stream);
 
 }  // namespace lockstep::cuda

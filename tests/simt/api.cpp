@@ -1,7 +1,8 @@
 // CUDA's runtime API over streams.h.
-#include <unistd.h>
+#include <cudaTypedefs.h>
 
 #include <algorithm>
+#include <string_view>
 
 #include "streams.h"
 
@@ -248,6 +249,22 @@ cudaError_t cudaFreeHost(void* memory) {
   Lock lock;
   return free_memory(memory, MemoryKind::kPinned) ? error : fail(cudaErrorInvalidValue);
 }
+cudaError_t cudaHostRegister(void* memory, size_t bytes, unsigned) {
+  Lock lock;
+  return register_memory(memory, bytes) ? cudaSuccess : fail(cudaErrorInvalidValue);
+}
+cudaError_t cudaHostUnregister(void* memory) {
+  const cudaError_t error = cudaDeviceSynchronize();
+  Lock lock;
+  return unregister_memory(memory) ? error : fail(cudaErrorInvalidValue);
+}
+cudaError_t cudaHostGetDevicePointer(void** on_device, void* memory, unsigned) {
+  Lock lock;
+  const Allocation* a = find_memory(memory);
+  if (a == nullptr || a->kind != MemoryKind::kPinned) return fail(cudaErrorInvalidValue);
+  *on_device = memory;
+  return cudaSuccess;
+}
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   Lock lock;
   *total = memory_limit();
@@ -318,11 +335,8 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void*
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   Lock lock;
-  const bool shared = (flags & cudaEventInterprocess) != 0;
-  if (shared && (flags & cudaEventDisableTiming) == 0) return fail(cudaErrorInvalidValue);
   auto made = std::make_shared<CUevent_st>();
   made->flags = flags;
-  if (shared) made->counts = new (shared_page(&made->file)) EventCounts;
   *event = made.get();
   world().events[made.get()] = made;
   return cudaSuccess;
@@ -338,7 +352,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   if (op.record == nullptr || find_stream(stream) == nullptr) {
     return fail(cudaErrorInvalidResourceHandle);
   }
-  op.count = ++op.record->counts->recorded;
+  op.count = ++op.record->recorded;
   return push(stream, std::move(op));
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
@@ -347,7 +361,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   op.wait = find_event(event);
   if (op.wait == nullptr || find_stream(stream) == nullptr)
     return fail(cudaErrorInvalidResourceHandle);
-  op.count = op.wait->counts->recorded;
+  op.count = op.wait->recorded;
   return push(stream, std::move(op));
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
@@ -356,7 +370,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   if (found == nullptr) return fail(cudaErrorInvalidResourceHandle);
   poll();
   if (sticky() != cudaSuccess) return fail(sticky());
-  if (found->counts->completed < found->counts->recorded) return cudaErrorNotReady;
+  if (found->completed < found->recorded) return cudaErrorNotReady;
   acquire(found->token);
   return cudaSuccess;
 }
@@ -365,7 +379,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   if (in_callback) return fail(cudaErrorNotPermitted);
   const auto found = find_event(event);
   if (found == nullptr) return fail(cudaErrorInvalidResourceHandle);
-  const uint64_t until = found->counts->recorded;
+  const uint64_t until = found->recorded;
   wait_for(*found, until);
   acquire(found->token);
   return sticky() == cudaSuccess ? cudaSuccess : fail(sticky());
@@ -374,13 +388,66 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEve
   Lock lock;
   const auto a = find_event(start), b = find_event(end);
   if (a == nullptr || b == nullptr || ((a->flags | b->flags) & cudaEventDisableTiming) != 0 ||
-      a->counts->recorded == 0 || b->counts->recorded == 0) {
+      a->recorded == 0 || b->recorded == 0) {
     return fail(cudaErrorInvalidResourceHandle);
   }
   for (const auto& event : {a, b}) {
-    if (event->counts->completed < event->counts->recorded) return cudaErrorNotReady;
+    if (event->completed < event->recorded) return cudaErrorNotReady;
   }
   *milliseconds = (static_cast<float>(b->stamp_us) - static_cast<float>(a->stamp_us)) / 1000;
+  return cudaSuccess;
+}
+
+namespace {
+
+// A word in memory of the host, else null.
+uint64_t* find_word(CUdeviceptr address) {
+  auto* word = reinterpret_cast<uint64_t*>(address);
+  const Allocation* a = find_memory(word, sizeof *word);
+  return a != nullptr && a->kind == MemoryKind::kPinned && address % 8 == 0 ? word : nullptr;
+}
+
+CUresult push_word(CUstream stream, Op op) {
+  return push(stream, std::move(op)) == cudaSuccess ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+// Orders all that is written for all that waits: between threads that is more than there is.
+Token words;
+
+CUresult wait_value(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags) {
+  Lock lock;
+  Op op;
+  op.word = find_word(address);
+  op.count = value;
+  op.work = [] { acquire(words); };
+  if (op.word == nullptr || flags != CU_STREAM_WAIT_VALUE_GEQ) return CUDA_ERROR_INVALID_VALUE;
+  return push_word(stream, std::move(op));
+}
+
+CUresult write_value(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags) {
+  Lock lock;
+  uint64_t* word = find_word(address);
+  if (word == nullptr || flags != CU_STREAM_WRITE_VALUE_DEFAULT) return CUDA_ERROR_INVALID_VALUE;
+  Op op;
+  op.work = [word, value] {
+    release(words);
+    __atomic_store_n(word, value, __ATOMIC_RELEASE);
+  };
+  return push_word(stream, std::move(op));
+}
+
+}  // namespace
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned,
+                                             unsigned long long,
+                                             cudaDriverEntryPointQueryResult* found) {
+  const std::string_view name = symbol;
+  *function = name == "cuStreamWaitValue64"    ? reinterpret_cast<void*>(wait_value)
+              : name == "cuStreamWriteValue64" ? reinterpret_cast<void*>(write_value)
+                                               : nullptr;
+  if (found != nullptr) {
+    *found = *function != nullptr ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+  }
   return cudaSuccess;
 }
 
@@ -394,32 +461,3 @@ cudaError_t cudaIpcOpenMemHandle(void** memory, cudaIpcMemHandle_t handle, unsig
   return *memory != nullptr ? cudaSuccess : fail(cudaErrorInvalidResourceHandle);
 }
 cudaError_t cudaIpcCloseMemHandle(void* memory) { return cudaFree(memory); }
-
-namespace {
-struct ExportedEvent {
-  int process;
-  int file;
-};
-}  // namespace
-
-cudaError_t cudaIpcGetEventHandle(cudaIpcEventHandle_t* handle, cudaEvent_t event) {
-  Lock lock;
-  const auto found = find_event(event);
-  if (found == nullptr || found->file < 0) return fail(cudaErrorInvalidResourceHandle);
-  const ExportedEvent out{getpid(), found->file};
-  std::memcpy(handle, &out, sizeof out);
-  return cudaSuccess;
-}
-cudaError_t cudaIpcOpenEventHandle(cudaEvent_t* event, cudaIpcEventHandle_t handle) {
-  Lock lock;
-  ExportedEvent in;
-  std::memcpy(&in, &handle, sizeof in);
-  void* page = map_file_of(in.process, in.file, sizeof(EventCounts));
-  if (page == nullptr) return fail(cudaErrorInvalidResourceHandle);
-  auto made = std::make_shared<CUevent_st>();
-  made->flags = cudaEventDisableTiming | cudaEventInterprocess;
-  made->counts = static_cast<EventCounts*>(page);
-  *event = made.get();
-  world().events[made.get()] = made;
-  return cudaSuccess;
-}

@@ -1,15 +1,11 @@
 // Collectives over device memory between processes, which reach each other's by CUDA's handles:
 // the bits of all other transports, and what is left when a process dies.
 #include <gmock/gmock.h>
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <thread>
 
 #include "../errors.h"
 #include "device_buffers.h"
 #include "lockstep/comm/communicator.h"
+#include "processes.h"
 #include "simt/simt.h"
 
 namespace lockstep::comm {
@@ -19,73 +15,7 @@ using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
-constexpr int kKilled = -1;
-constexpr int kStopped = -2;
-
-Device device_of_rank(int rank, int devices) { return {DeviceType::kCuda, rank % devices}; }
-
-// Runs fn as each rank of n processes, in this one's children, and returns how each ended: 0, 1
-// where a test of it failed, kKilled, or kStopped.
-std::vector<int> run_processes(int n, int devices, const std::string& transport,
-                               std::chrono::milliseconds timeout,
-                               const std::function<void(Communicator&)>& fn) {
-  int to_children[2];
-  EXPECT_EQ(pipe(to_children), 0);
-  std::vector<pid_t> children;
-  for (int rank = 0; rank < n; ++rank) {
-    const pid_t child = fork();
-    if (child == 0) {
-      alarm(200);
-      try {
-        World world{rank, n, rank, n, "127.0.0.1", 0, true, "token", ""};
-        if (read(to_children[0], &world.store_port, sizeof world.store_port) !=
-            sizeof world.store_port) {
-          _exit(2);
-        }
-        simt::seed(static_cast<uint64_t>(rank + 1));
-        Options options = options_of({transport, ""}, timeout);
-        options.device = device_of_rank(rank, devices);
-        const auto comm = connect(world, Store::connect(world, timeout), options);
-        fn(*comm);
-      } catch (const std::exception& error) {
-        ADD_FAILURE() << "rank " << rank << ": " << error.what();
-      }
-      EXPECT_EQ(simt::take_report(), "");
-      _exit(::testing::Test::HasFailure() ? 1 : 0);
-    }
-    children.push_back(child);
-  }
-  StoreServer server({"127.0.0.1", 0, "token", ""});
-  const int port = server.port();
-  for (int rank = 0; rank < n; ++rank) {
-    EXPECT_EQ(write(to_children[1], &port, sizeof port), static_cast<ssize_t>(sizeof port));
-  }
-  std::vector<int> ends;
-  for (const pid_t child : children) {
-    int status = -1;
-    EXPECT_EQ(waitpid(child, &status, WUNTRACED), child);
-    ends.push_back(WIFSTOPPED(status)    ? kStopped
-                   : WIFSIGNALED(status) ? kKilled
-                                         : WEXITSTATUS(status));
-  }
-  for (size_t rank = 0; rank < ends.size(); ++rank) {
-    if (ends[rank] != kStopped) continue;
-    kill(children[rank], SIGKILL);
-    waitpid(children[rank], nullptr, 0);
-  }
-  close(to_children[0]);
-  close(to_children[1]);
-  return ends;
-}
-
-class CudaProcesses : public ::testing::Test {
- protected:
-  void SetUp() override {
-#if defined(__SANITIZE_THREAD__)
-    GTEST_SKIP() << "ThreadSanitizer follows one process";
-#endif
-  }
-};
+class CudaProcesses : public ProcessesTest {};
 
 // With buffers that the others can map, and with others, which go in pieces; counts of several
 // pieces among them.

@@ -487,50 +487,68 @@ TEST_F(Emulator, BlocksThatSleepWaitForEachOther) {
   }
 }
 
-// A process doubles another one's device memory, and an event tells when.
-TEST_F(Emulator, ProcessesShareMemoryAndEvents) {
+// A process doubles another one's device memory.
+TEST_F(Emulator, ProcessesShareMemory) {
   if (kTsan) return;  // ThreadSanitizer follows one process
-  int to_child[2], to_parent[2];
-  ASSERT_EQ(pipe(to_child) + pipe(to_parent), 0);
-  cudaEvent_t event;
-  ASSERT_EQ(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventInterprocess),
-            cudaSuccess);
+  int to_child[2];
+  ASSERT_EQ(pipe(to_child), 0);
   const pid_t child = fork();
   if (child == 0) {
     cudaIpcMemHandle_t memory;
-    cudaIpcEventHandle_t theirs;
-    cudaEvent_t done;
     void* mapped = nullptr;
-    bool ok =
+    const bool ok =
         read(to_child[0], &memory, sizeof memory) == sizeof memory &&
-        read(to_child[0], &theirs, sizeof theirs) == sizeof theirs &&
         cudaIpcOpenMemHandle(&mapped, memory, cudaIpcMemLazyEnablePeerAccess) == cudaSuccess &&
-        cudaIpcOpenEventHandle(&done, theirs) == cudaSuccess;
-    ok = ok && start(b_, 1, 64, 0, scale, static_cast<float*>(mapped), 64, 2.0f) == cudaSuccess &&
-         cudaEventRecord(done, b_) == cudaSuccess;
-    ok = write(to_parent[1], &ok, 1) == 1 && ok && cudaStreamSynchronize(b_) == cudaSuccess;
+        start(b_, 1, 64, 0, scale, static_cast<float*>(mapped), 64, 2.0f) == cudaSuccess &&
+        cudaStreamSynchronize(b_) == cudaSuccess;
     _exit(ok ? 0 : 1);
   }
   std::vector<float> values(64, 1.5f);
   ASSERT_EQ(cudaMemcpy(out_, values.data(), 256, cudaMemcpyHostToDevice), cudaSuccess);
   ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   cudaIpcMemHandle_t memory;
-  cudaIpcEventHandle_t handle;
   ASSERT_EQ(cudaIpcGetMemHandle(&memory, out_), cudaSuccess);
-  ASSERT_EQ(cudaIpcGetEventHandle(&handle, event), cudaSuccess);
   ASSERT_EQ(write(to_child[1], &memory, sizeof memory), static_cast<ssize_t>(sizeof memory));
-  ASSERT_EQ(write(to_child[1], &handle, sizeof handle), static_cast<ssize_t>(sizeof handle));
-  bool launched = false;
-  ASSERT_EQ(read(to_parent[0], &launched, 1), 1);
-  EXPECT_TRUE(launched);
-  ASSERT_EQ(cudaStreamWaitEvent(a_, event), cudaSuccess);
-  ASSERT_EQ(cudaMemcpyAsync(values.data(), out_, 256, cudaMemcpyDeviceToHost, a_), cudaSuccess);
-  EXPECT_EQ(values[63], 3.0f);
   int status = -1;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
-  for (int fd : {to_child[0], to_child[1], to_parent[0], to_parent[1]}) close(fd);
-  EXPECT_EQ(cudaEventDestroy(event), cudaSuccess);
+  ASSERT_EQ(cudaMemcpy(values.data(), out_, 256, cudaMemcpyDeviceToHost), cudaSuccess);
+  EXPECT_EQ(values[63], 3.0f);
+  close(to_child[0]);
+  close(to_child[1]);
+}
+
+TEST_F(Emulator, FindsMemoryThatIsFreedWhileAProcessHasItMapped) {
+  if (kTsan) return;  // ThreadSanitizer follows one process
+  for (const bool closes : {false, true}) {
+    int to_child[2], to_parent[2];
+    ASSERT_EQ(pipe(to_child) + pipe(to_parent), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+      cudaIpcMemHandle_t handle;
+      void* mapped = nullptr;
+      char done = 0;
+      const bool ok = read(to_child[0], &handle, sizeof handle) == sizeof handle &&
+                      cudaIpcOpenMemHandle(&mapped, handle, 0) == cudaSuccess &&
+                      (!closes || cudaIpcCloseMemHandle(mapped) == cudaSuccess) &&
+                      write(to_parent[1], &done, 1) == 1 && read(to_child[0], &done, 1) == 1;
+      _exit(ok ? 0 : 1);
+    }
+    void* memory = nullptr;
+    ASSERT_EQ(cudaMalloc(&memory, 1000), cudaSuccess);
+    cudaIpcMemHandle_t handle;
+    ASSERT_EQ(cudaIpcGetMemHandle(&handle, memory), cudaSuccess);
+    ASSERT_EQ(write(to_child[1], &handle, sizeof handle), static_cast<ssize_t>(sizeof handle));
+    char done = 0;
+    ASSERT_EQ(read(to_parent[0], &done, 1), 1);
+    EXPECT_EQ(cudaFree(memory), closes ? cudaSuccess : cudaErrorIllegalAddress);
+    EXPECT_EQ(simt::take_report().find("has it mapped") == std::string::npos, closes);
+    ASSERT_EQ(write(to_child[1], &done, 1), 1);
+    int status = -1;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+    for (const int fd : {to_child[0], to_child[1], to_parent[0], to_parent[1]}) close(fd);
+  }
 }
 
 }  // namespace

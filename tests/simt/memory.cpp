@@ -4,6 +4,7 @@
 // bytes beside it or by AddressSanitizer.
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -122,6 +123,10 @@ bool free_memory(void* base, MemoryKind kind) {
   const auto it = m.live.find(reinterpret_cast<uintptr_t>(base));
   if (it == m.live.end() || it->second.kind != kind) return false;
   const Allocation a = it->second;
+  const bool is_registered = kind == MemoryKind::kPinned && a.imported;
+  if (is_registered) return false;
+  // A lock that is shared by those who have it mapped, and goes with their processes.
+  const bool is_mapped = !a.imported && flock(a.file, LOCK_EX | LOCK_NB) != 0;
   m.live.erase(it);
   unpoison(a.pages, a.page_bytes);
   if (kind == MemoryKind::kDevice && !a.imported) m.in_use[a.device] -= a.bytes;
@@ -132,6 +137,28 @@ bool free_memory(void* base, MemoryKind kind) {
        -1, 0);
   if (a.file >= 0) close(a.file);
   if (!whole) throw_spoiled(a.device, a.bytes);
+  if (is_mapped) {
+    throw Fault{cudaErrorIllegalAddress, "memory of " + std::to_string(a.bytes) +
+                                             " bytes was freed while a process has it mapped"};
+  }
+  return true;
+}
+
+bool register_memory(void* p, size_t bytes) {
+  const auto address = reinterpret_cast<uintptr_t>(p);
+  if (address % kPage != 0 || bytes == 0 || bytes % kPage != 0) return false;  // as is safe in CUDA
+  if (find_memory(p) != nullptr) return false;
+  char* base = static_cast<char*>(p);
+  memory().live[address] = {MemoryKind::kPinned, 0, base, bytes, base, bytes, -1, true};
+  return true;
+}
+
+bool unregister_memory(void* p) {
+  const auto it = memory().live.find(reinterpret_cast<uintptr_t>(p));
+  if (it == memory().live.end() || it->second.kind != MemoryKind::kPinned || !it->second.imported) {
+    return false;
+  }
+  memory().live.erase(it);
   return true;
 }
 
@@ -191,21 +218,6 @@ struct Exported {
 static_assert(sizeof(Exported) <= sizeof(cudaIpcMemHandle_t));
 }  // namespace
 
-void* map_file_of(int process, int file, size_t bytes) {
-  const std::string path = "/proc/" + std::to_string(process) + "/fd/" + std::to_string(file);
-  const int mine = open(path.c_str(), O_RDWR | O_CLOEXEC);
-  if (mine < 0) return nullptr;
-  void* pages = map_apart(bytes, mine, 0);
-  close(mine);
-  return pages;
-}
-
-void* shared_page(int* file) {
-  *file = memfd_create("simt-event", MFD_CLOEXEC);
-  if (*file < 0 || ftruncate(*file, kPage) != 0) std::abort();
-  return map_apart(kPage, *file, 0);
-}
-
 bool export_memory(const void* base, cudaIpcMemHandle_t* handle) {
   const Allocation* a = find_memory(base);
   if (a == nullptr || a->kind != MemoryKind::kDevice || a->imported) return false;
@@ -219,10 +231,16 @@ void* import_memory(const cudaIpcMemHandle_t& handle, int device) {
   Exported in;
   std::memcpy(&in, &handle, sizeof in);
   if (in.process == getpid()) return nullptr;  // as CUDA has it
-  char* pages = static_cast<char*>(map_file_of(in.process, in.file, in.page_bytes));
-  if (pages == nullptr) return nullptr;
+  const std::string path = "/proc/" + std::to_string(in.process) + "/fd/" + std::to_string(in.file);
+  const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (file < 0) return nullptr;
+  char* pages = flock(file, LOCK_SH | LOCK_NB) == 0 ? map_apart(in.page_bytes, file, 0) : nullptr;
+  if (pages == nullptr) {  // it is just being freed
+    close(file);
+    return nullptr;
+  }
   Allocation a{
-      MemoryKind::kDevice, device, pages + in.offset, in.bytes, pages, in.page_bytes, -1, true};
+      MemoryKind::kDevice, device, pages + in.offset, in.bytes, pages, in.page_bytes, file, true};
   Memory& m = memory();
   set_access(a, m.open_device, m.open_peers);
   m.live[reinterpret_cast<uintptr_t>(a.base)] = a;

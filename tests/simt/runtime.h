@@ -99,7 +99,7 @@ struct Allocation {
   char* pages = nullptr;  // the whole mapping
   size_t page_bytes = 0;
   int file = -1;  // the memory file behind it
-  bool imported = false;
+  bool imported = false;  // another process's, or the program's own that it registered
 };
 
 // Null where `device` (or the host) has no such much.
@@ -111,6 +111,9 @@ size_t memory_in_use(int device);
 void set_memory_limit(size_t bytes);
 size_t memory_limit();
 void free_all_memory();
+// Makes memory of the host pinned memory, and plain again.
+bool register_memory(void* memory, size_t bytes);
+bool unregister_memory(void* memory);
 
 // Lets the calling process touch device memory: that of `device` and of the peers that it was given
 // access to, and no other. -1 closes all. Throws Fault where an allocation's edges were written.
@@ -121,9 +124,5 @@ void* import_memory(const cudaIpcMemHandle_t& handle, int device);
 
 // True for an address of this process that is neither device memory nor pinned.
 bool is_plain_host_address(uintptr_t address);
-
-// A page that processes can share, and its file.
-void* shared_page(int* file);
-void* map_file_of(int process, int file, size_t bytes);
 
 }  // namespace simt

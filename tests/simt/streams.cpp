@@ -34,7 +34,7 @@ cudaError_t stick(int device, const Fault& fault) {
     if (stream.device != device) return;
     acquire(stream.done);
     for (Op& op : stream.queue) {
-      if (op.record != nullptr) op.record->counts->completed = op.count;
+      if (op.record != nullptr) op.record->completed = op.count;
     }
     stream.finished = stream.pushed;
     stream.queue.clear();
@@ -49,7 +49,10 @@ namespace {
 bool is_ready(const CUstream_st& stream) {
   if (stream.queue.empty()) return false;
   const Op& head = stream.queue.front();
-  return head.wait == nullptr || head.wait->counts->completed >= head.count;
+  if (head.word != nullptr) {
+    return static_cast<int64_t>(__atomic_load_n(head.word, __ATOMIC_ACQUIRE) - head.count) >= 0;
+  }
+  return head.wait == nullptr || head.wait->completed >= head.count;
 }
 
 CUstream_st* pick() {
@@ -103,7 +106,7 @@ Progress run_head(CUstream_st& stream) {
   release(stream.done);
   switch_context(host);
   if (progress != Progress::kDone) return progress;
-  if (op.record != nullptr) op.record->counts->completed = op.count;
+  if (op.record != nullptr) op.record->completed = op.count;
   stream.queue.pop_front();
   ++stream.finished;
   return progress;
@@ -194,7 +197,7 @@ cudaError_t synchronize(CUstream_st& stream) {
 }
 
 void wait_for(const CUevent_st& event, uint64_t until) {
-  drive([&] { return event.counts->completed >= until; });
+  drive([&] { return event.completed >= until; });
 }
 
 void poll() {

@@ -10,21 +10,14 @@
 // The state behind the API: devices, streams, events.
 namespace simt {
 
-// What an event counts; in a page of its own where processes share it.
-struct EventCounts {
-  std::atomic<uint64_t> recorded{0};
-  std::atomic<uint64_t> completed{0};
-};
-
 inline constexpr size_t kTokens = 4096;
 
 }  // namespace simt
 
 struct CUevent_st {
   unsigned flags = 0;
-  std::unique_ptr<simt::EventCounts> own = std::make_unique<simt::EventCounts>();
-  simt::EventCounts* counts = own.get();
-  int file = -1;
+  uint64_t recorded = 0;
+  uint64_t completed = 0;
   uint64_t stamp_us = 0;
   simt::Token token;
 };
@@ -35,7 +28,8 @@ struct Op {
   std::unique_ptr<Launch> launch;
   std::shared_ptr<CUevent_st> record;
   std::shared_ptr<CUevent_st> wait;
-  uint64_t count = 0;  // of the event that is recorded or waited for
+  const uint64_t* word = nullptr;  // that is waited for; others write it too
+  uint64_t count = 0;  // of the event that is recorded or waited for, or what the word must reach
   bool on_host = false;
   Token* token = nullptr;
 };

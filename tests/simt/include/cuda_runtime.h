@@ -59,9 +59,16 @@ inline constexpr unsigned cudaStreamDefault = 0;
 inline constexpr unsigned cudaStreamNonBlocking = 1;
 inline constexpr unsigned cudaEventDefault = 0;
 inline constexpr unsigned cudaEventDisableTiming = 2;
-inline constexpr unsigned cudaEventInterprocess = 4;
 inline constexpr unsigned cudaHostAllocDefault = 0;
+inline constexpr unsigned cudaHostRegisterPortable = 1;
+inline constexpr unsigned cudaHostRegisterMapped = 2;
 inline constexpr unsigned cudaIpcMemLazyEnablePeerAccess = 1;
+inline constexpr unsigned long long cudaEnableDefault = 0;
+
+enum cudaDriverEntryPointQueryResult {
+  cudaDriverEntryPointSuccess = 0,
+  cudaDriverEntryPointSymbolNotFound = 1,
+};
 
 using cudaStream_t = struct CUstream_st*;
 using cudaEvent_t = struct CUevent_st*;
@@ -75,9 +82,6 @@ struct cudaPointerAttributes {
 };
 
 struct cudaIpcMemHandle_t {
-  char reserved[64];
-};
-struct cudaIpcEventHandle_t {
   char reserved[64];
 };
 
@@ -104,6 +108,10 @@ cudaError_t cudaGetLastError();
 cudaError_t cudaPeekAtLastError();
 const char* cudaGetErrorName(cudaError_t error);
 const char* cudaGetErrorString(cudaError_t error);
+// The driver's functions of cudaTypedefs.h, by name.
+cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned version,
+                                             unsigned long long flags,
+                                             cudaDriverEntryPointQueryResult* found = nullptr);
 
 cudaError_t cudaMalloc(void** memory, size_t bytes);
 cudaError_t cudaFree(void* memory);
@@ -112,6 +120,10 @@ cudaError_t cudaFreeAsync(void* memory, cudaStream_t stream);
 cudaError_t cudaMallocHost(void** memory, size_t bytes);
 cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned flags);
 cudaError_t cudaFreeHost(void* memory);
+// The memory is plain memory again before it is given back.
+cudaError_t cudaHostRegister(void* memory, size_t bytes, unsigned flags);
+cudaError_t cudaHostUnregister(void* memory);
+cudaError_t cudaHostGetDevicePointer(void** on_device, void* memory, unsigned flags);
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total);
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* memory);
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind);
@@ -140,8 +152,6 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEve
 cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* memory);
 cudaError_t cudaIpcOpenMemHandle(void** memory, cudaIpcMemHandle_t handle, unsigned flags);
 cudaError_t cudaIpcCloseMemHandle(void* memory);
-cudaError_t cudaIpcGetEventHandle(cudaIpcEventHandle_t* handle, cudaEvent_t event);
-cudaError_t cudaIpcOpenEventHandle(cudaEvent_t* event, cudaIpcEventHandle_t handle);
 
 namespace simt {
 

@@ -1,0 +1,180 @@
+#include "lockstep/comm/cuda_memory.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "lockstep/comm/text.h"
+#include "lockstep/kernels/cuda/runtime.h"
+#include "lockstep/kernels/cuda/stream_memory.h"
+#include "lockstep/kernels/error.h"
+#include "lockstep/kernels/memory.h"
+
+namespace lockstep::comm {
+namespace {
+
+// Blocks without an owner.
+struct Retired {
+  Device device;
+  std::vector<void*> blocks;
+  std::vector<Event> behind;
+  std::function<bool()> is_mapped;
+
+  void give_back() const noexcept {
+    const Stream own(device);
+    try {
+      for (const Event& event : behind) own.wait(event);
+    } catch (...) {
+      // The device has failed, which its next user will be told, and nothing uses the blocks.
+    }
+    for (void* block : blocks) cuda::free_memory(device, block, own);
+  }
+};
+
+// Those that others still had mapped. Never destroyed: CUDA has them back when the process ends.
+class Retirement {
+ public:
+  void add(Retired retired) {
+    const std::lock_guard lock(mutex_);
+    waiting_.push_back(std::move(retired));
+  }
+  void give_back_unmapped() {
+    std::vector<Retired> free;
+    {
+      const std::lock_guard lock(mutex_);
+      const auto first = std::stable_partition(
+          waiting_.begin(), waiting_.end(),
+          [](const Retired& one) { return one.is_mapped != nullptr && one.is_mapped(); });
+      free.assign(std::make_move_iterator(first), std::make_move_iterator(waiting_.end()));
+      waiting_.erase(first, waiting_.end());
+    }
+    for (const Retired& one : free) one.give_back();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<Retired> waiting_;
+};
+Retirement& retirement() {
+  static auto* instance = new Retirement;
+  return *instance;
+}
+
+}  // namespace
+
+SharedDeviceMemory::SharedDeviceMemory(Device device) : device_(device) {
+  retirement().give_back_unmapped();
+  told_ = cuda::tell_of_uses(
+      [this](const void* memory, const Stream& stream) { return note_use(memory, stream); });
+}
+
+SharedDeviceMemory::~SharedDeviceMemory() {
+  told_ = nullptr;
+  Retired retired{device_, {}, {}, std::move(is_mapped_)};
+  for (auto& [address, block] : blocks_) {
+    if (block.kept) continue;
+    retired.blocks.push_back(std::bit_cast<void*>(address));
+    retired.behind.insert(retired.behind.end(), block.behind.begin(), block.behind.end());
+  }
+  retirement().add(std::move(retired));
+  retirement().give_back_unmapped();
+}
+
+std::shared_ptr<void> SharedDeviceMemory::allocate(size_t bytes) {
+  if (bytes == 0) return nullptr;
+  const Stream stream = current_stream(device_);
+  const std::lock_guard lock(mutex_);
+  // The smallest that is large enough, and not twice as large.
+  auto best = blocks_.end();
+  for (auto it = blocks_.begin(); it != blocks_.end(); ++it) {
+    const Block& block = it->second;
+    const bool fits =
+        !block.in_use && !block.kept && block.bytes >= bytes && block.bytes / 2 < bytes;
+    if (fits && (best == blocks_.end() || block.bytes < best->second.bytes)) best = it;
+  }
+  if (best == blocks_.end()) {
+    void* memory = cuda::take_memory(device_, bytes);
+    if (memory == nullptr) {
+      retirement().give_back_unmapped();
+      empty_cache(device_);  // what lockstep::allocate() keeps is free too
+      memory = cuda::take_memory(device_, bytes);
+    }
+    if (memory == nullptr) {
+      throw Error(ErrorCode::kOutOfMemory, "allocate",
+                  concat("want ", bytes, " bytes on ", device_.name(),
+                         " that other ranks can reach, but it has no more"));
+    }
+    best = blocks_.emplace(std::bit_cast<uintptr_t>(memory), Block{bytes, ++numbers_}).first;
+  }
+  Block& block = best->second;
+  void* memory = std::bit_cast<void*>(best->first);
+  for (const Event& event : block.behind) stream.wait(event);
+  cuda::set_zero(memory, block.bytes, stream);
+  block.behind.clear();
+  block.home = stream;
+  block.in_use = true;
+  return {memory, [all = shared_from_this()](void* gone) { all->release(gone); }};
+}
+
+void SharedDeviceMemory::release(void* memory) {
+  const std::lock_guard lock(mutex_);
+  Block& block = blocks_.find(std::bit_cast<uintptr_t>(memory))->second;
+  block.in_use = false;
+  try {
+    const Stream current = current_stream(device_);
+    if (!(current == block.home)) block.behind.push_back(current.record());
+    block.behind.push_back(block.home.record());
+    for (const Stream& user : block.users) block.behind.push_back(user.record());
+  } catch (...) {
+    // The device has failed, which its next user will be told.
+  }
+  block.home = Stream(device_);
+  block.users.clear();
+}
+
+auto SharedDeviceMemory::block_of(const void* data, size_t bytes) -> Blocks::iterator {
+  const auto address = std::bit_cast<uintptr_t>(data);
+  auto after = blocks_.upper_bound(address);
+  if (after == blocks_.begin()) return blocks_.end();
+  --after;
+  const uintptr_t offset = address - after->first;
+  const size_t size = after->second.bytes;
+  return offset <= size && bytes <= size - offset ? after : blocks_.end();
+}
+
+bool SharedDeviceMemory::note_use(const void* memory, const Stream& stream) {
+  const std::lock_guard lock(mutex_);
+  const auto found = block_of(memory, 1);
+  if (found == blocks_.end()) return false;
+  Block& block = found->second;
+  const bool known = stream == block.home || std::find(block.users.begin(), block.users.end(),
+                                                       stream) != block.users.end();
+  if (block.in_use && !known) block.users.push_back(stream);
+  return true;
+}
+
+DevicePlace SharedDeviceMemory::find(const void* data, size_t bytes) {
+  DevicePlace place;
+  place.address = std::bit_cast<uintptr_t>(data);
+  const std::lock_guard lock(mutex_);
+  const auto found = block_of(data, bytes);
+  if (found == blocks_.end()) return place;
+  auto& [begin, block] = *found;
+  if (!block.handle) block.handle = cuda::export_memory(std::bit_cast<void*>(begin), device_);
+  place.number = block.number;
+  place.offset = place.address - begin;
+  place.handle = *block.handle;
+  return place;
+}
+
+void SharedDeviceMemory::set_is_mapped(std::function<bool()> is_mapped) {
+  const std::lock_guard lock(mutex_);
+  is_mapped_ = std::move(is_mapped);
+}
+
+void SharedDeviceMemory::keep() {
+  const std::lock_guard lock(mutex_);
+  for (auto& [address, block] : blocks_) block.kept = true;
+}
+
+}  // namespace lockstep::comm
