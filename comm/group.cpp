@@ -74,7 +74,6 @@ std::string host_transport_name(const Options& options) {
   return name == "cuda" || name == "nccl" ? "" : name;
 }
 
-#ifdef LOCKSTEP_WITH_NCCL
 // The same for two processes of one machine, and for no others.
 std::string machine_name() {
   std::string boot;
@@ -84,7 +83,6 @@ std::string machine_name() {
   gethostname(text.data(), text.size() - 1);
   return text.data();
 }
-#endif
 
 // Throws where a group is to go between devices and has none.
 void check_has_device(const Options& options) {

@@ -126,9 +126,8 @@ class NcclTransport final : public Transport {
 
  private:
   // Throws what the watch has found.
-  void raise_failure() const {
-    if (const std::optional<Failure> failure = watch_->failure()) failure->raise();
-  }
+  void raise_failure() const { watch_->raise_failure(); }
+  bool has_failed() const noexcept;
   Outcome find_shared_device(std::string_view machine);
   std::string find_loss();
   void raise_dead();
@@ -423,14 +422,22 @@ void NcclTransport::await_stream(const Collective& barrier) {
   raise_failure();
 }
 
+bool NcclTransport::has_failed() const noexcept {
+  try {
+    raise_failure();
+    return false;
+  } catch (...) {
+    return true;
+  }
+}
+
 // Waits for what is on its way, and aborts it at the deadline, or where the watch has.
 void NcclTransport::end_on_stream(Deadline deadline) noexcept {
   if (watch_ == nullptr) return;  // nothing was put there
   bool aborted = failed_;
   try {
     while (!stream_.done()) {
-      const bool fails = !aborted && watch_->failure().has_value();
-      if (fails || Clock::now() >= deadline) {
+      if ((!aborted && has_failed()) || Clock::now() >= deadline) {
         if (aborted) return;  // the device itself does not go on
         aborted = true;
         deadline = deadline_after(kSoon);
