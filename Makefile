@@ -164,12 +164,14 @@ timeline: ## records a step of the MLP on RANKS ranks, and draws it: build/PRESE
 .PHONY: peers
 peers: ## measures Gloo, Open MPI and PyTorch beside Lockstep, installing them where possible
 	@$(call set_up,build)
-	@$(call build,$(PRESET),bench_allreduce bench_train bench_checkpoint)
+	@$(call build,$(PRESET),bench_allreduce bench_train bench_checkpoint bench_kernels)
 	@for ranks in $(PEER_RANKS); do bench/peers/run.sh build/$(PRESET) $$ranks; done
 	@python3 bench/peers/chart.py build/$(PRESET)/peers build/$(PRESET)/peers/allreduce.svg $(PEER_RANKS)
 	@echo "peers: tables and a chart are in build/$(PRESET)/peers"
 	@$(BIN)/bench_train --ranks $(RANKS) --peers $(BENCH_TRAIN_ARGS)
 	@bench/peers/checkpoint.sh build/$(PRESET)
+	@$$(ls build/$(PRESET)/peers/venv/bin/python3 2>/dev/null || echo python3) \
+	  bench/peers/small_ops.py build/$(PRESET)
 
 .PHONY: clean
 clean: ## removes build/; what training wrote stays

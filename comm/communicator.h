@@ -61,8 +61,10 @@ struct Options {
   //
   // With a `device`, that is how memory of the host goes. "cuda" names the way of the device's
   // memory, straight from device to device, which is an error where some rank cannot reach
-  // another's; empty takes it where all can. With any other name the device's memory is staged
-  // through the host's. "cuda" without a device is an error.
+  // another's; "nccl" takes NCCL, which is an error where it cannot be had or two ranks share a
+  // device. Empty takes NCCL where each rank has a device of its own, or else "cuda" where all
+  // reach each other's. With any other name the device's memory is staged through the host's.
+  // Without a device both are errors.
   std::string transport;
   // The CUDA device whose memory buffers may lie in besides the CPU's; each rank has its own, or
   // shares one. kCpu: there is none.
@@ -98,7 +100,8 @@ struct Options {
 // call has kPeerLost: where no collective follows, barrier() tells whether the last was whole.
 //
 // The result is the same bits on every rank, and depends on the inputs, the number of ranks, the
-// count, the dtype and the op alone (docs/collectives.md).
+// count, the dtype and the op alone (docs/collectives.md); but for sums, averages and products of
+// floats by NCCL, whose order is its own.
 //
 // LOCKSTEP_ALGO and Options::algorithm are about what is folded, gathered by all and broadcast;
 // what goes from single ranks to single ranks has one way.
@@ -208,8 +211,8 @@ class Communicator {
   // it again. Throws what connect() throws.
   std::shared_ptr<Communicator> shrink(std::chrono::milliseconds wait = {});
 
-  // "cuda" where memory of devices goes straight between them; else "thread", "shm", "tcp" or
-  // "mixed".
+  // "nccl" or "cuda" where memory of devices goes by NCCL, or straight between them; else "thread",
+  // "shm", "tcp" or "mixed".
   std::string transport() const;
   // For people: how this rank reaches another, "messages by a socket to 10.0.0.2:4711; the ring to
   // rank 1 by shared memory".

@@ -125,6 +125,10 @@ class CudaTransport final : public Transport {
     host_->run(transfers);
     for (Transfer* transfer : transfers) unstage(*transfer);
   }
+  void meet(const Collective& collective, const void* mine, size_t bytes, void* all) override {
+    host_->meet(collective, mine, bytes, all);
+  }
+  int find_dead() override { return host_->find_dead(); }
   void nudge() noexcept override { host_->nudge(); }
 
   void leave(const Failure& why) noexcept override {

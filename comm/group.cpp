@@ -25,6 +25,9 @@
 #include "lockstep/comm/interface.h"
 #include "lockstep/comm/join_timeline.h"
 #include "lockstep/comm/log.h"
+#ifdef LOCKSTEP_WITH_NCCL
+#include "lockstep/comm/nccl_transport.h"
+#endif
 #include "lockstep/comm/reunion.h"
 #include "lockstep/comm/shm_transport.h"
 #include "lockstep/comm/tcp_transport.h"
@@ -39,7 +42,8 @@ namespace {
 constexpr std::string_view kOp = "connect";
 // The reason why a group failed comes behind the end of a rank's connections at most by this.
 constexpr std::chrono::milliseconds kWhy{200};
-constexpr std::array<std::string_view, 5> kTransports = {"thread", "shm", "tcp", "mixed", "cuda"};
+constexpr std::array<std::string_view, 6> kTransports = {"thread", "shm",  "tcp",
+                                                         "mixed",  "cuda", "nccl"};
 
 // An option, or else the environment's; and which of the two it is, for messages.
 struct Chosen {
@@ -58,34 +62,45 @@ std::string transport_name(const Options& options) {
   const bool known = chosen.value.empty() || std::find(kTransports.begin(), kTransports.end(),
                                                        chosen.value) != kTransports.end();
   check(known, kOp, [&] {
-    return concat(chosen.from, " wants one of thread shm tcp mixed cuda, got \"", chosen.value,
+    return concat(chosen.from, " wants one of thread shm tcp mixed cuda nccl, got \"", chosen.value,
                   "\"");
   });
   return chosen.value;
 }
 
-// The name by which memory of the host goes; "cuda" is none.
+// The name by which memory of the host goes; "cuda" and "nccl" are none.
 std::string host_transport_name(const Options& options) {
   const std::string name = transport_name(options);
-  return name == "cuda" ? "" : name;
+  return name == "cuda" || name == "nccl" ? "" : name;
+}
+
+// The same for two processes of one machine, and for no others.
+std::string machine_name() {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  if (!boot.empty()) return boot;
+  std::array<char, 256> text{};
+  gethostname(text.data(), text.size() - 1);
+  return text.data();
 }
 
 // Throws where a group is to go between devices and has none.
 void check_has_device(const Options& options) {
-  if (options.device.is_cuda() || transport_name(options) != "cuda") return;
+  const std::string wanted = transport_name(options);
+  if (options.device.is_cuda() || (wanted != "cuda" && wanted != "nccl")) return;
 #ifdef LOCKSTEP_WITH_CUDA
   const int count = device_count(DeviceType::kCuda);
   const std::string there = concat("this process sees ", count, " CUDA devices");
 #else
   const std::string_view there = "this build of Lockstep is without CUDA";
 #endif
-  throw Error(ErrorCode::kInvalidArgument, kOp,
-              concat(options.transport.empty() ? "LOCKSTEP_TRANSPORT" : "Options::transport",
-                     " wants \"cuda\", straight between CUDA devices, got a group without a device "
-                     "(",
-                     there,
-                     "); give each rank its Options::device, or for memory of the host one of "
-                     "thread shm tcp mixed, or no transport"));
+  throw Error(
+      ErrorCode::kInvalidArgument, kOp,
+      concat(options.transport.empty() ? "LOCKSTEP_TRANSPORT" : "Options::transport", " wants \"",
+             wanted, "\", which is for memory of CUDA devices, got a group without a device (",
+             there,
+             "); give each rank its Options::device, or for memory of the host one of "
+             "thread shm tcp mixed, or no transport"));
 }
 
 // Lets a group take memory of the device of its options, if it has one.
@@ -101,10 +116,17 @@ std::unique_ptr<Transport> with_device(std::unique_ptr<Transport> transport,
     throw;
   }
 #ifdef LOCKSTEP_WITH_CUDA
-  if (options.device.is_cuda()) {
-    return make_cuda_transport(std::move(transport), options.device,
-                               wanted.empty() || wanted == "cuda", wanted == "cuda");
-  }
+  if (options.device.is_cpu()) return transport;
+  const bool by_nccl = wanted.empty() || wanted == "nccl";
+  transport = make_cuda_transport(std::move(transport), options.device, by_nccl || wanted == "cuda",
+                                  wanted == "cuda");
+#ifdef LOCKSTEP_WITH_NCCL
+  if (by_nccl) return with_nccl(std::move(transport), machine_name(), wanted == "nccl");
+#endif
+  check(
+      wanted != "nccl", kOp,
+      "transport \"nccl\" cannot be had: this build of Lockstep is without NCCL, whose nccl.h was "
+      "not found; install NCCL's development files, and configure and build again");
 #endif
   return transport;
 }
@@ -133,17 +155,10 @@ std::chrono::milliseconds timeout_of(const Options& options) {
 std::string host_identity(const Options& options) {
   const Chosen chosen = choose(options.host, "Options::host", "LOCKSTEP_HOST_ID");
   if (!chosen.value.empty()) return concat("named ", chosen.value);
-  std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
   std::array<char, 256> text{};
-  if (boot.empty()) {
-    gethostname(text.data(), text.size() - 1);
-    boot = text.data();
-  }
-  text = {};
   [[maybe_unused]] const ssize_t bytes =
       readlink("/proc/self/ns/net", text.data(), text.size() - 1);
-  return concat(boot, " ", text.data(), " ", geteuid());
+  return concat(machine_name(), " ", text.data(), " ", geteuid());
 }
 
 // Waits for a key that every rank sets. Throws kTimeout naming all ranks that have not.
@@ -230,9 +245,10 @@ std::string transport_for(const std::vector<std::string>& hosts) {
 
 Agreed agree(const Meeting& meeting, const Options& options, Deadline deadline) {
   const std::string named = host_transport_name(options);
-  const std::string wanted = options.device.is_cpu() ? named : concat(named, " and a device");
-  const Algorithm algorithm = algorithm_of(options);
   check_has_device(options);
+  const std::string wanted =
+      options.device.is_cpu() ? named : concat(transport_name(options), " and a device");
+  const Algorithm algorithm = algorithm_of(options);
   check(named != "thread", kOp,
         "transport \"thread\" is for ranks that are threads of one process: see run_ranks()");
   check_algorithm(named, algorithm);

@@ -95,7 +95,7 @@ class SharedGroup : public Transport, private RingLink, private PairLink {
   // How every collective begins, and no more: waits until all ranks ask for the same, and puts what
   // each has to tell into `all`, by rank: `bytes` of every rank, at most Member::kPayloadBytes.
   // Throws as run() does.
-  void meet(const Collective& collective, const void* mine, size_t bytes, void* all);
+  void meet(const Collective& collective, const void* mine, size_t bytes, void* all) final;
   // From here to stop_touching() no rank that leaves lets its buffers go, for a while. Throws where
   // one has left already.
   void start_touching();
@@ -103,7 +103,7 @@ class SharedGroup : public Transport, private RingLink, private PairLink {
   // Waits until no living rank is between the two; false where one still is at the deadline.
   bool await_untouched(Deadline deadline) noexcept;
   // From any thread: a rank that died without leaving; -1 where none has.
-  int find_dead();
+  int find_dead() final;
   bool has_left(int peer) const { return peers_[peer].member->left.load() != 0; }
 
   // Where this rank's memory is to the others; 0 where they cannot map all of it.

@@ -324,6 +324,12 @@ Fd connect_tcp(const Endpoint& endpoint, Deadline deadline, std::string_view op)
 
 bool wait_readable(const Fd& fd, Deadline deadline) { return wait_for(fd, POLLIN, deadline); }
 
+bool has_ended(const Fd& fd) {
+  char next = 0;
+  const ssize_t got = ::recv(fd.get(), &next, 1, MSG_PEEK | MSG_DONTWAIT);
+  return got == 0 || (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+}
+
 void read_full(const Fd& fd, void* data, size_t bytes, Deadline deadline, std::string_view op,
                std::string_view who) {
   constexpr std::string_view kDoing = "reading from";

@@ -81,6 +81,9 @@ Fd connect_tcp(const Endpoint& endpoint, Deadline deadline, std::string_view op)
 // True once there is something to read, an end of file or an error; false at the deadline.
 bool wait_readable(const Fd& fd, Deadline deadline);
 
+// True where the other side has ended the connection and nothing that it sent is left to read.
+bool has_ended(const Fd& fd);
+
 // Reads or writes exactly `bytes`. Throws kTimeout at the deadline, kPeerLost where the other side
 // closed or reset the connection, kIo otherwise; `who` names the other side in the message.
 void read_full(const Fd& fd, void* data, size_t bytes, Deadline deadline, std::string_view op,

@@ -69,6 +69,13 @@ class TcpTransport final : public Transport, private RingLink {
   std::shared_ptr<void> allocate(size_t bytes) override { return allocate_pages(bytes); }
 
   void run(const Collective& collective) override;
+  void meet(const Collective& collective, const void* mine, size_t bytes, void* all) override;
+  int find_dead() override {
+    for (int peer = 0; peer < size(); ++peer) {  // who leaves says so first, which is then unread
+      if (peer != rank() && has_ended(mesh_.control[peer])) return peer;
+    }
+    return -1;
+  }
   Costs measure_costs(int rounds) override;
   std::string pair_text(int peer) const override;
   std::string way_text(size_t bytes) const override {
@@ -89,6 +96,8 @@ class TcpTransport final : public Transport, private RingLink {
     return bytes <= kMaxPayload &&
            exchange_seconds(costs(), size(), b) <= ring_seconds(costs(), size(), b);
   }
+  // Throws kCancelled once that was asked for.
+  void begin(const Collective& collective);
   void exchange(const Collective& collective);
   void begin_exchange(const Collective& collective, const void* payload, size_t send_bytes);
   // Sends and receives what goes now; true once nothing is left to do with any rank.
@@ -131,6 +140,7 @@ class TcpTransport final : public Transport, private RingLink {
   Header mine_{};
   const std::byte* payload_ = nullptr;
   size_t payload_bytes_ = 0;  // that each rank gives
+  bool all_give_ = false;     // whatever the collective is: in meet()
   std::vector<Exchange> exchanges_;
   std::vector<const std::byte*> payloads_;  // room for one per rank
   TcpPairs pairs_;
@@ -141,13 +151,31 @@ class TcpTransport final : public Transport, private RingLink {
   std::vector<bool> gave_up_;  // by rank: it said so
 };
 
-void TcpTransport::run(const Collective& collective) {
+void TcpTransport::begin(const Collective& collective) {
   if (cancelled_.load()) {
     throw Error(ErrorCode::kCancelled, collective.request.name(), "the communicator was aborted");
   }
   collective_ = &collective;
   deadline_ = deadline_after(patience(collective_->request));
   is_idle_ = false;
+  all_give_ = false;
+}
+
+void TcpTransport::meet(const Collective& collective, const void* mine, size_t bytes, void* all) {
+  begin(collective);
+  all_give_ = true;
+  begin_exchange(collective, mine, bytes);
+  finish_exchange();
+  for (int peer = 0; peer < size() && bytes != 0; ++peer) {
+    std::memcpy(static_cast<std::byte*>(all) + static_cast<size_t>(peer) * bytes,
+                peer == rank() ? mine : exchanges_[peer].payload.data(), bytes);
+  }
+  completed_ = collective.sequence;
+  collective_ = nullptr;
+}
+
+void TcpTransport::run(const Collective& collective) {
+  begin(collective);
   const auto bytes = static_cast<size_t>(collective.send_bytes(size()));
   const Algorithm algorithm = collective.request.algorithm;
   const bool small = prefers_one_shot(bytes);
@@ -256,7 +284,7 @@ void TcpTransport::begin_exchange(const Collective& collective, const void* payl
 
 // What a rank's message holds behind its header.
 size_t TcpTransport::expected_payload(int peer) const {
-  return collective_->gives(peer) ? payload_bytes_ : 0;
+  return all_give_ || collective_->gives(peer) ? payload_bytes_ : 0;
 }
 
 bool TcpTransport::progress() {

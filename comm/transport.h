@@ -66,6 +66,10 @@ class Transport {
   // Goes on with transfers to and from single ranks until one of them is done, or nudge() was
   // called. Throws as run() does.
   virtual void run(std::span<Transfer* const> transfers) = 0;
+  // How every collective begins, and no more: waits until all ranks ask for the same, and puts what
+  // each has to tell into `all`, by rank: `bytes` of every rank, at most 64 KiB. For a transport
+  // that goes on by itself, over other memory. Throws as run() does.
+  virtual void meet(const Collective& collective, const void* mine, size_t bytes, void* all) = 0;
   // From any thread: there are more transfers now.
   virtual void nudge() noexcept = 0;
   virtual std::shared_ptr<void> allocate(size_t bytes) = 0;
@@ -90,6 +94,8 @@ class Transport {
   // as an error when they next need this rank. After the last run(), or the one that failed.
   // Returns once nobody touches this rank's buffers.
   virtual void leave(const Failure& why) noexcept = 0;
+  // From any thread: a rank that is known to have died without leaving; -1 where none is.
+  virtual int find_dead() = 0;
   // From any thread: ends a run() under way, and every later one, with kCancelled.
   virtual void cancel() noexcept = 0;
 

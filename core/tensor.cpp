@@ -12,6 +12,7 @@
 #include "lockstep/kernels/memory.h"
 #include "lockstep/kernels/small_blocks.h"
 #include "lockstep/kernels/text.h"
+#include "lockstep/kernels/transfer.h"
 
 namespace lockstep {
 namespace {
@@ -236,11 +237,13 @@ LOCKSTEP_INSTANTIATE(bool)
 void Tensor::copy_(const Tensor& source) {
   check_unrecorded(*this, "copy_");
   NoGrad no_grad;
-  check(device() == source.device(), "copy_", [&] {
-    return str_cat("want both tensors on ", device().name(), ", got one on ",
-                   source.device().name());
-  });
-  launch<kernels::Copy>(device(), expand(source, shape()).view(), view());
+  if (source.device() != device()) {
+    const bool alike = source.shape() == shape() && source.dtype() == dtype();
+    if (!alike || !source.is_contiguous() || !is_contiguous()) return copy_(source.to(device()));
+    transfer(source.view(), view());
+  } else {
+    launch<kernels::Copy>(device(), expand(source, shape()).view(), view());
+  }
   mark_changed("copy_");
 }
 

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "lockstep/kernels/error.h"
 #include "lockstep/kernels/small_blocks.h"
+#include "lockstep/kernels/transfer.h"
 #ifdef LOCKSTEP_WITH_CUDA
 #include "lockstep/kernels/cuda/runtime.h"
 #include "lockstep/kernels/cuda/stream_memory.h"
@@ -189,6 +190,15 @@ std::shared_ptr<void> allocate_pinned(size_t bytes) {
   if (pinned_allocator() != nullptr) return allocate_from(*pinned_allocator(), bytes);
 #endif
   return allocate(bytes);
+}
+
+bool is_pinned(const void* memory) {
+#ifdef LOCKSTEP_WITH_CUDA
+  return pinned_allocator() != nullptr && pinned_allocator()->holds(memory);
+#else
+  (void)memory;
+  return false;
+#endif
 }
 
 void used_on(const void* memory, const Stream& stream) {

@@ -20,4 +20,7 @@ void transfer_async(const View& x, const View& y, const Stream& stream);
 // The same of bytes, wherever they are that the stream's device reaches.
 void copy_async(void* to, const void* from, size_t bytes, const Stream& stream);
 
+// Whether memory is allocate_pinned()'s, and page-locked.
+bool is_pinned(const void* memory);
+
 }  // namespace lockstep

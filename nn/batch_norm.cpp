@@ -46,17 +46,18 @@ Tensor BatchNorm::forward(const Tensor& x) {
   // A batch of no samples is none, unless other ranks have some.
   const bool track =
       is_training() && options_.track_running_stats && (x.numel() > 0 || group_ != nullptr);
-  const int64_t batches = track ? num_batches_tracked.item_i64() + 1 : 0;
-  const Tensor y = batch_norm(
-      x, {.weight = weight,
-          .bias = bias,
-          .running_mean = running_mean,
-          .running_var = running_var,
-          .training = is_training() || !options_.track_running_stats,
-          .momentum = options_.momentum.value_or(track ? 1 / static_cast<double>(batches) : 0),
-          .eps = options_.eps,
-          .group = is_training() ? group_ : nullptr});
-  if (track) num_batches_tracked.fill_(static_cast<double>(batches));
+  // The host reads the number where it needs it alone: it would wait for a device.
+  const bool averages = track && !options_.momentum;
+  const double batches = averages ? static_cast<double>(num_batches_tracked.item_i64() + 1) : 1;
+  const Tensor y = batch_norm(x, {.weight = weight,
+                                  .bias = bias,
+                                  .running_mean = running_mean,
+                                  .running_var = running_var,
+                                  .training = is_training() || !options_.track_running_stats,
+                                  .momentum = options_.momentum.value_or(1 / batches),
+                                  .eps = options_.eps,
+                                  .group = is_training() ? group_ : nullptr});
+  if (track) num_batches_tracked.add_(1);
   return y;
 }
 

@@ -4,8 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "lockstep/core/autograd.h"
 #include "lockstep/core/ops/elementwise.h"
-#include "lockstep/kernels/launch.h"
-#include "lockstep/kernels/optim.h"
+#include "lockstep/nn/grad_norm.h"
 #include "lockstep/nn/optim.h"
 
 namespace lockstep::nn {
@@ -26,17 +25,7 @@ double clip_grad_norm_(const std::vector<Tensor>& parameters, double max_norm) {
         [&] { return absl::StrCat("want a max_norm of 0 and more, got ", max_norm); });
   NoGrad no_grad;
   std::vector<Tensor> gradients = gradients_of(parameters);
-  double squares = 0;
-  // One launch for each run of gradients on one device.
-  for (size_t i = 0; i < gradients.size();) {
-    const Device device = gradients[i].device();
-    std::vector<View> views;
-    for (; i < gradients.size() && gradients[i].device() == device; ++i) {
-      views.push_back(gradients[i].view());
-    }
-    squares += launch<kernels::L2NormSquared>(device, views);
-  }
-  const double norm = std::sqrt(squares);
+  const double norm = std::sqrt(squared_norm(gradients));
   // Written so that a norm that is NaN scales too.
   const double factor = max_norm / (norm + 1e-6);
   if (factor >= 1) return norm;

@@ -14,9 +14,10 @@
 namespace lockstep::nn {
 namespace {
 
-// The bucket's gradients as one vector of f32, with what was not sent before.
+// The bucket's gradients as one vector of f32 on the host, with what was not sent before.
 Tensor with_errors(const GradBucket& bucket, std::map<std::string, Tensor>& errors) {
-  Tensor flat = bucket.data.to(DType::kF32).clone();
+  Tensor flat = Tensor::empty(bucket.data.shape());
+  flat.copy_(bucket.data);
   int64_t offset = 0;
   for (size_t i = 0; i < bucket.names.size(); ++i) {
     const int64_t count = bucket.gradients[i].numel();

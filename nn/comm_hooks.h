@@ -9,7 +9,9 @@
 #include "lockstep/nn/comm_hook.h"
 
 // Ways to send fewer bytes. Each leaves the same bits on every rank. What error feedback keeps
-// belongs to a parameter's name, so that it survives a change of buckets.
+// belongs to a parameter's name, so that it survives a change of buckets. CastHook and PowerSgdHook
+// work where the gradients are (but for PowerSGD's thin factors, which the host orthogonalises);
+// the others bring those of a CUDA device to the host, and wait for them.
 namespace lockstep::nn {
 
 // Sends gradients as bf16 or f16 (half the bytes of f32). Sums are taken in f32 and divided before

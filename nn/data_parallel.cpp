@@ -2,13 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
-#include <span>
 #include <unordered_set>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "lockstep/core/autograd.h"
 #include "lockstep/core/ops/shape_ops.h"
 #include "lockstep/kernels/text.h"
+#include "lockstep/kernels/transfer.h"
 #include "lockstep/nn/join.h"
 
 namespace lockstep::nn {
@@ -35,13 +36,8 @@ DataParallel::DataParallel(std::shared_ptr<Module> module,
           "DataParallel", [&] { return str_cat("there is no parameter '", name, "' to ignore"); });
   }
   wrapped_ = managed(all);
-  for (const auto& [path, parameter] : wrapped_) {
-    check(parameter.device().is_cpu(), "DataParallel", [&name = path, &tensor = parameter] {
-      return str_cat("want parameters on cpu, where the buckets of gradients are, got '", name,
-                     "' on ", tensor.device().name());
-    });
-    dtypes_.push_back(parameter.dtype());
-  }
+  for (const auto& entry : wrapped_) options_of_.push_back(entry.second.options());
+  for (const auto& [path, tensor] : compared()) check_device(path, tensor);
   check_same_layout(compared(), *group_, "DataParallel");
   if (options_.broadcast_at_start) broadcast_values(compared(), *group_);
   check_same_values(compared(), *group_, "DataParallel");
@@ -58,6 +54,16 @@ DataParallel::DataParallel(std::shared_ptr<Module> module,
     reducer_ = std::make_shared<Reducer>(trainable, group_, options_.reducer);
   }
   seen_ = look();
+}
+
+void DataParallel::check_device(const std::string& path, const Tensor& tensor) const {
+  const Device device = tensor.device();
+  check(group_->size() == 1 || device.is_cpu() || device == group_->device(), "DataParallel", [&] {
+    const bool none = group_->device().is_cpu();
+    return str_cat("want '", path, "' on cpu or on the communicator's device, ",
+                   none ? "of which it has none" : group_->device().name(), ", got it on ",
+                   device.name(), "; make the communicator with Options::device");
+  });
 }
 
 // Those that are not ignored, and not in a part that has a wrapper of its own.
@@ -143,7 +149,8 @@ std::vector<DataParallel::Seen> DataParallel::look() const {
   seen.reserve(seen_.size());
   module_->for_each_parameter([&](const Tensor& parameter) {
     if (!parameter.defined()) return seen.push_back({});
-    seen.push_back({parameter.impl().get(), parameter.requires_grad(), parameter.dtype()});
+    seen.push_back(
+        {parameter.impl().get(), parameter.requires_grad(), parameter.dtype(), parameter.device()});
   });
   return seen;
 }
@@ -171,70 +178,104 @@ void DataParallel::check_parameters() {
     if (reducer_ != nullptr && now[i].second.requires_grad() && !reducer_->manages(now[i].second)) {
       fail(now[i].first, "unfrozen");
     }
-    if (reducer_ != nullptr && now[i].second.dtype() != dtypes_[i]) fail(now[i].first, "converted");
+    if (reducer_ == nullptr) continue;
+    if (now[i].second.dtype() != options_of_[i].dtype) fail(now[i].first, "converted");
+    if (now[i].second.device() != options_of_[i].device) fail(now[i].first, "moved");
   }
   if (now.size() > common) fail(now[common].first, "added");
   if (wrapped_.size() > common) fail(wrapped_[common].first, "removed");
   seen_ = std::move(present);  // ignored ones, or ones that were frozen
 }
 
-// All in one collective, of the model's own group: there it meets the buckets of a rank that is in
-// another part of its step, which is an error at once. A graph may still need a buffer's present
-// values, so other values go into new memory.
-void DataParallel::broadcast_buffers(NamedTensors buffers) const {
+// All of a device in one collective, of the model's own group: there it meets the buckets of a rank
+// that is in another part of its step, which is an error at once.
+void DataParallel::broadcast_buffers(const NamedTensors& buffers) const {
   NoGrad no_grad;
-  if (buffers.empty()) return;
-  std::vector<char> packed;
-  for (auto& [path, buffer] : buffers) {
-    const Tensor dense = buffer.contiguous();
-    const auto* bytes = static_cast<const char*>(dense.view().data);
-    packed.insert(packed.end(), bytes, bytes + dense.nbytes());
-  }
-  const std::vector<char> mine = packed;
-  const auto bytes = static_cast<int64_t>(packed.size());
-  reducer_->group().broadcast(packed.data(), bytes, DType::kU8, reducer_->share().source).wait();
-  size_t offset = 0;
-  for (auto& [path, buffer] : buffers) {
-    const auto size = static_cast<size_t>(buffer.nbytes());
-    if (std::memcmp(mine.data() + offset, packed.data() + offset, size) != 0) {
-      const Tensor values = Tensor::empty(buffer.shape(), buffer.options());
-      std::memcpy(values.view().data, packed.data() + offset, size);
-      buffer.set_data(values);
+  for (const bool on_cpu : {true, false}) {
+    std::vector<Tensor> part;
+    for (const auto& [path, buffer] : buffers) {
+      if (buffer.device().is_cpu() == on_cpu) part.push_back(buffer);
     }
-    offset += size;
+    if (!part.empty()) broadcast_packed(part);
+  }
+}
+
+// REQUIRES: tensors of one device. A graph may still need a tensor's present values, so other
+// values go into new memory. What a device has is not compared on the host, which would wait for
+// it.
+void DataParallel::broadcast_packed(std::vector<Tensor>& tensors) const {
+  const Device device = tensors[0].device();
+  const Stream stream = current_stream(device);
+  const int source = reducer_->share().source;
+  int64_t bytes = 0;
+  for (const Tensor& tensor : tensors) bytes += tensor.nbytes();
+  const Tensor packed = Tensor::empty({bytes}, {DType::kU8, device});
+  auto* place = static_cast<char*>(packed.view().data);
+  std::vector<Tensor> dense;
+  for (const Tensor& tensor : tensors) {
+    dense.push_back(tensor.contiguous());
+    const auto size = static_cast<size_t>(tensor.nbytes());
+    copy_async(place, dense.back().view().data, size, stream);
+    place += size;
+  }
+  reducer_->group().broadcast(packed.view().data, bytes, DType::kU8, source).wait();
+  if (reducer_->group().rank() == source) return;
+  place = static_cast<char*>(packed.view().data);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const auto size = static_cast<size_t>(tensors[i].nbytes());
+    const bool is_same =
+        size == 0 || (device.is_cpu() && std::memcmp(dense[i].view().data, place, size) == 0);
+    if (!is_same) {
+      const Tensor values = Tensor::empty(tensors[i].shape(), tensors[i].options());
+      copy_async(values.view().data, place, size, stream);
+      tensors[i].set_data(values);
+    }
+    place += size;
   }
 }
 
 void DataParallel::average_buffers() const {
   NoGrad no_grad;
-  NamedTensors floating, others;
+  std::vector<Tensor> floating[2];  // on the CPU, on a device
+  NamedTensors others;
   for (auto& entry : managed(module_->named_buffers())) {
-    (is_floating(entry.second.dtype()) ? floating : others).push_back(std::move(entry));
+    if (is_floating(entry.second.dtype())) {
+      floating[entry.second.device().is_cpu() ? 0 : 1].push_back(std::move(entry.second));
+    } else {
+      others.push_back(std::move(entry));
+    }
   }
-  std::vector<double> packed;
-  for (const auto& [path, buffer] : floating) {
-    const std::vector<double> values = buffer.to(DType::kF64).to_vector<double>();
-    packed.insert(packed.end(), values.begin(), values.end());
+  for (std::vector<Tensor>& part : floating) {
+    if (!part.empty()) average_packed(part);
   }
+  broadcast_buffers(others);
+}
+
+// REQUIRES: tensors of one device. In f64.
+void DataParallel::average_packed(std::vector<Tensor>& tensors) const {
+  int64_t count = 0;
+  for (const Tensor& tensor : tensors) count += tensor.numel();
+  Tensor packed = Tensor::empty({count + 1}, {DType::kF64, tensors[0].device()});
+  int64_t offset = 0;
+  const auto next = [&](const Tensor& tensor) {
+    const int64_t begin = std::exchange(offset, offset + tensor.numel());
+    return packed.narrow(0, begin, tensor.numel()).reshape(tensor.shape());
+  };
+  for (const Tensor& tensor : tensors) next(tensor).copy_(tensor);
   // Those of a rank without a batch have not seen one for a while, and do not count.
-  comm::Communicator& group = reducer_->group();
-  double counting = reducer_->share().discard ? 0 : 1;
-  for (double& value : packed) value *= counting;
-  packed.push_back(counting);
-  group
-      .all_reduce(packed.data(), packed.data(), static_cast<int64_t>(packed.size()), DType::kF64,
-                  comm::ReduceOp::kSum)
-      .wait();
-  counting = packed.back();
-  for (double& value : packed) value /= counting;
-  size_t offset = 0;
-  for (auto& [path, buffer] : floating) {
-    const auto count = static_cast<size_t>(buffer.numel());
-    const std::span<const double> part = std::span(packed).subspan(offset, count);
-    buffer.set_data(Tensor::from(part, buffer.shape()).to(buffer.dtype()));
-    offset += count;
+  const double counting = reducer_->share().discard ? 0 : 1;
+  packed.mul_(counting);
+  const Tensor all_counting = packed.narrow(0, count, 1);
+  Tensor(all_counting).fill_(counting);
+  void* data = packed.view().data;
+  reducer_->group().all_reduce(data, data, count + 1, DType::kF64, comm::ReduceOp::kSum).wait();
+  packed.div_(all_counting.clone());
+  offset = 0;
+  for (Tensor& tensor : tensors) {
+    Tensor values = Tensor::empty(tensor.shape(), tensor.options());
+    values.copy_(next(tensor));
+    tensor.set_data(values);
   }
-  broadcast_buffers(std::move(others));
 }
 
 void DataParallel::check_in_lockstep() const {

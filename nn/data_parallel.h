@@ -45,6 +45,11 @@ struct DataParallelOptions {
 // samples by n * world_size / N (mean_over_samples() in collectives.h does). Ranks with fewer
 // batches than others: see Join.
 //
+// A module on a CUDA device is averaged there: buckets lie in the device's memory and are reduced
+// beside what backward computes. The end of backward puts a wait on the thread's current stream,
+// where the optimiser finds averages, and waits itself for no device. Move the module first, then
+// wrap it.
+//
 // Names stay those of the module: wrapping adds no prefix. Every rank is in the same mode: where
 // some run a forward in training mode and others in eval mode, and then a backward, every rank gets
 // Error(kMismatch). In eval mode, or with gradients off, a forward is not collective. Used from one
@@ -54,12 +59,14 @@ class DataParallel : public Module {
   // Collective. Throws Error(kMismatch) on every rank, naming the first difference, unless every
   // rank has the same names, shapes and dtypes; then every rank gets rank 0's parameters and
   // buffers. Throws Error(kInvalidArgument) if no parameter requires a gradient, an ignored name is
-  // not there, or a parameter is not on the CPU.
+  // not there, or a parameter or buffer is neither on the CPU nor on the group's device
+  // (comm::Options::device).
   DataParallel(std::shared_ptr<Module> module, std::shared_ptr<comm::Communicator> group,
                DataParallelOptions options = {});
 
   // The module's forward. Throws Error(kInvalidArgument) that names a parameter that was replaced,
-  // added, removed, unfrozen or converted since wrapping. The wrapper must outlive the backward.
+  // added, removed, unfrozen, converted or moved since wrapping. The wrapper must outlive the
+  // backward.
   Tensor forward(const Tensor& x) override;
   // Any other forward of the module, of any arguments and any result that for_each_tensor() takes:
   //
@@ -116,6 +123,7 @@ class DataParallel : public Module {
     const TensorImpl* parameter = nullptr;
     bool requires_grad = false;
     DType dtype = DType::kF32;
+    Device device;
 
     bool operator==(const Seen&) const = default;
   };
@@ -127,15 +135,18 @@ class DataParallel : public Module {
   NamedTensors compared() const;
   std::vector<Seen> look() const;
   void check_parameters();
-  void broadcast_buffers(NamedTensors buffers) const;
+  void check_device(const std::string& path, const Tensor& tensor) const;
+  void broadcast_buffers(const NamedTensors& buffers) const;
+  void broadcast_packed(std::vector<Tensor>& tensors) const;
   void average_buffers() const;
+  void average_packed(std::vector<Tensor>& tensors) const;
 
   std::shared_ptr<Module> module_;
   std::shared_ptr<comm::Communicator> group_;
   DataParallelOptions options_;
   std::shared_ptr<Reducer> reducer_;
-  NamedTensors wrapped_;       // the managed parameters as they were when wrapped
-  std::vector<DType> dtypes_;  // of wrapped_ then
+  NamedTensors wrapped_;                   // the managed parameters as they were when wrapped
+  std::vector<TensorOptions> options_of_;  // of wrapped_ then
   std::vector<Seen> seen_;
   int64_t forwards_ = 0;
 };

@@ -25,10 +25,16 @@ ExponentialMovingAverage::ExponentialMovingAverage(const Module& module, double 
   }
 }
 
+// The module may have moved to another device.
+void ExponentialMovingAverage::follow() {
+  for (Pair& pair : pairs_) pair.average = to(pair.average, pair.live.device());
+}
+
 void ExponentialMovingAverage::update() {
   check(!swapped_, "ExponentialMovingAverage",
         "the module holds the averages; swap() back before update()");
   const NoGrad no_grad;
+  follow();
   for (Pair& pair : pairs_) {
     if (updates_ == 0 || !pair.is_parameter) {
       pair.average.copy_(pair.live);
@@ -41,6 +47,7 @@ void ExponentialMovingAverage::update() {
 
 void ExponentialMovingAverage::swap() {
   const NoGrad no_grad;
+  follow();
   for (Pair& pair : pairs_) {
     const Tensor live = clone(pair.live);
     pair.live.copy_(pair.average);

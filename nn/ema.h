@@ -49,6 +49,7 @@ class ExponentialMovingAverage {
     Tensor average;
     bool is_parameter;
   };
+  void follow();
 
   double decay_;
   std::vector<Pair> pairs_;

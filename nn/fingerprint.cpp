@@ -8,6 +8,7 @@
 #include "absl/strings/str_split.h"
 #include "lockstep/core/autograd.h"
 #include "lockstep/kernels/text.h"
+#include "lockstep/nn/host_copy.h"
 
 namespace lockstep::nn {
 namespace {
@@ -39,8 +40,7 @@ std::vector<std::string> gather_texts(const std::string& text, comm::Communicato
 }  // namespace
 
 uint64_t fingerprint(const Tensor& tensor) {
-  NoGrad no_grad;
-  const Tensor dense = tensor.contiguous();
+  const Tensor dense = on_host(tensor);
   return XXH3_64bits(dense.view().data, static_cast<size_t>(dense.nbytes()));
 }
 

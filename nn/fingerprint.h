@@ -9,8 +9,8 @@
 
 namespace lockstep::nn {
 
-// XXH3 (64 bits) of the tensor's values in row-major order, dtype and shape left out. Equal values
-// with different bits (0 and -0, two NaNs) differ.
+// XXH3 (64 bits) of the tensor's values in row-major order; dtype, shape and device are left out.
+// Equal values with different bits (0 and -0, two NaNs) differ.
 uint64_t fingerprint(const Tensor& tensor);
 
 // One number for all of them, in order.

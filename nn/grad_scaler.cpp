@@ -5,8 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "lockstep/core/autograd.h"
 #include "lockstep/core/ops/elementwise.h"
-#include "lockstep/kernels/launch.h"
-#include "lockstep/kernels/optim.h"
+#include "lockstep/nn/grad_norm.h"
 
 namespace lockstep::nn {
 
@@ -37,16 +36,13 @@ void GradScaler::unscale(Optimizer& optimizer) {
   check(find(optimizer) == nullptr, "GradScaler",
         "the optimiser's gradients were divided by the scale already since the last update()");
   const NoGrad no_grad;
-  Seen seen{&optimizer, true};
+  std::vector<Tensor> gradients;
   for (auto& [name, parameter] : optimizer.named_parameters()) {
     if (!parameter.has_grad()) continue;
-    Tensor gradient = parameter.grad();
-    gradient.mul_(1 / scale_);
-    const View view = gradient.view();
-    const double squares =
-        launch<kernels::L2NormSquared>(gradient.device(), std::span<const View>(&view, 1));
-    seen.finite = seen.finite && std::isfinite(squares);
+    gradients.push_back(parameter.grad());
+    gradients.back().mul_(1 / scale_);
   }
+  Seen seen{&optimizer, std::isfinite(squared_norm(gradients))};
   seen.finite = optimizer.agree(seen.finite);
   if (options_.group != nullptr) {
     int64_t all = seen.finite ? 1 : 0;

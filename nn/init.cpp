@@ -103,7 +103,7 @@ void trunc_normal_(Tensor& tensor, double mean, double std, double low, double h
                             high);
       });
   const NoGrad no_grad;
-  const Tensor values = rand(tensor.shape(), {DType::kF64, tensor.device()}, generator);
+  const Tensor values = rand(tensor.shape(), {DType::kF64}, generator);
   double* x = values.data<double>();
   for (int64_t i = 0; i < values.numel(); ++i) {
     // A draw is a multiple of 2^-53 and may be 0.

@@ -16,10 +16,11 @@ constexpr const char* kOp = "Join";
 
 thread_local const std::vector<DataParallel*>* open_models = nullptr;
 
-// A tensor's dtype, its number of dimensions and its sizes, in a fixed number of words.
-constexpr int64_t kMostDims = 30;
+// A tensor's dtype, its number of dimensions, whether it is on a CUDA device, and its sizes, in a
+// fixed number of words.
+constexpr int64_t kMostDims = 29;
 constexpr int64_t kUndefined = -1;
-using ShapeWords = std::array<int64_t, 2 + kMostDims>;
+using ShapeWords = std::array<int64_t, 3 + kMostDims>;
 
 ShapeWords words_of(const Tensor& tensor) {
   ShapeWords words{kUndefined};
@@ -30,16 +31,17 @@ ShapeWords words_of(const Tensor& tensor) {
   });
   words[0] = static_cast<int64_t>(tensor.dtype());
   words[1] = tensor.dim();
-  std::copy(tensor.shape().begin(), tensor.shape().end(), words.begin() + 2);
+  words[2] = tensor.device().is_cuda() ? 1 : 0;
+  std::copy(tensor.shape().begin(), tensor.shape().end(), words.begin() + 3);
   return words;
 }
 
-// Zero samples of what the words describe.
-Tensor empty_of(const ShapeWords& words) {
+// Zero samples of what the words describe; what is on a CUDA device there is on `device` here.
+Tensor empty_of(const ShapeWords& words, Device device) {
   if (words[0] == kUndefined) return {};
-  Shape shape(words.begin() + 2, words.begin() + 2 + words[1]);
+  Shape shape(words.begin() + 3, words.begin() + 3 + words[1]);
   shape[0] = 0;
-  return Tensor::empty(shape, {static_cast<DType>(words[0])});
+  return Tensor::empty(shape, {static_cast<DType>(words[0]), words[2] != 0 ? device : kCpu});
 }
 
 Tensor empty_like_batch(const Tensor& tensor) {
@@ -181,7 +183,8 @@ void Join::share_shapes(int source) {
       .broadcast(words.data(), static_cast<int64_t>(sizeof(words) / sizeof(int64_t)), DType::kI64,
                  source)
       .wait();
-  if (!empty_) empty_ = {empty_of(words[0]), empty_of(words[1])};
+  const Device device = group.device();
+  if (!empty_) empty_ = {empty_of(words[0], device), empty_of(words[1], device)};
 }
 
 void Join::set_shares(const Reducer::Share& share) const {

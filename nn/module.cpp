@@ -144,15 +144,24 @@ void Module::zero_grad() {
 void Module::to(DType dtype) {
   check(is_floating(dtype), "to",
         [&] { return str_cat("want a floating dtype for ", type_name(), ", got ", name(dtype)); });
+  convert([dtype](const Tensor& x) { return is_floating(x.dtype()) ? lockstep::to(x, dtype) : x; });
+}
+
+void Module::to(Device device) {
+  convert([device](const Tensor& x) { return lockstep::to(x, device); });
+}
+
+void Module::convert(const std::function<Tensor(const Tensor&)>& f) {
   NoGrad no_grad;
   NamedTensors all = named_parameters();
   for (auto& buffer : named_buffers()) all.push_back(std::move(buffer));
   for (auto& [path, tensor] : all) {
-    if (!is_floating(tensor.dtype()) || tensor.dtype() == dtype) continue;
+    const Tensor converted = f(tensor);
+    if (converted.is_same(tensor)) continue;
     const Tensor gradient = tensor.has_grad() ? tensor.grad() : Tensor();
     tensor.clear_grad();
-    tensor.set_data(lockstep::to(tensor, dtype));
-    if (gradient.defined()) tensor.set_grad(lockstep::to(gradient, dtype));
+    tensor.set_data(converted);
+    if (gradient.defined()) tensor.set_grad(f(gradient));
   }
 }
 

@@ -82,6 +82,9 @@ class Module : public std::enable_shared_from_this<Module> {
   // Converts floating parameters, their gradients and buffers. Tensors stay the same objects, so
   // that optimisers go on; state that an optimiser already has is not converted.
   void to(DType dtype);
+  // Moves parameters, their gradients and buffers, in the same way; an optimiser's state follows at
+  // its next step. Throws Error(kDevice) for a device that this build or machine does not have.
+  void to(Device device);
 
  protected:
   // The three below throw Error(kInvalidArgument) for a name that is empty, contains a dot or is
@@ -115,6 +118,8 @@ class Module : public std::enable_shared_from_this<Module> {
   void check_name(std::string_view op, const std::string& name) const;
   void add_child(std::string name, std::shared_ptr<Module> module);
   void print(std::string& out, size_t indent) const;
+  // Parameters, their gradients and buffers become what f makes of them.
+  void convert(const std::function<Tensor(const Tensor&)>& f);
 
   std::vector<Slot> parameters_;
   std::vector<Slot> buffers_;

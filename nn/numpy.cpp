@@ -12,6 +12,7 @@
 #include "lockstep/kernels/text.h"
 #include "lockstep/nn/checkpoint/utf8.h"
 #include "lockstep/nn/files.h"
+#include "lockstep/nn/host_copy.h"
 #include "lockstep/nn/inflate.h"
 #include "lockstep/nn/numpy/npy_header.h"
 #include "lockstep/nn/numpy/zip.h"
@@ -147,12 +148,11 @@ Tensor load_npy(const std::filesystem::path& path) {
 }
 
 void save_npy(const std::filesystem::path& path, const Tensor& tensor) {
-  NoGrad no_grad;
   check(tensor.defined(), kSaveNpy, "want a tensor, got an undefined one");
   const std::string header = encode_npy_header(tensor.dtype(), tensor.shape(), kSaveNpy);
   replace_file(path, kSaveNpy, [&](OutputFile& file) {
     file.write(header);
-    file.write(bytes_of(tensor.contiguous()));
+    file.write(bytes_of(on_host(tensor)));
   });
 }
 
@@ -184,7 +184,6 @@ NamedTensors load_npz(const std::filesystem::path& path) {
 }
 
 void save_npz(const std::filesystem::path& path, const NamedTensors& tensors, bool compressed) {
-  NoGrad no_grad;
   check_names(tensors);
   std::vector<std::string> headers;
   for (const auto& [name, tensor] : tensors) {
@@ -195,7 +194,7 @@ void save_npz(const std::filesystem::path& path, const NamedTensors& tensors, bo
     ZipWriter zip(file);
     for (size_t i = 0; i < tensors.size(); ++i) {
       const auto& [name, tensor] = tensors[i];
-      const Tensor dense = tensor.contiguous();
+      const Tensor dense = on_host(tensor);
       zip.add(str_cat(name, kEnding), headers[i], bytes_of(dense), compressed);
     }
     zip.finish();

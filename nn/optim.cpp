@@ -60,8 +60,15 @@ Tensor Optimizer::gradient(const Entry& entry) {
 }
 
 Tensor Optimizer::make_state(const StateKind& kind, const Tensor& parameter) {
-  return kind.is_count ? Tensor::zeros({}, {DType::kI64, parameter.device()})
-                       : zeros_like(parameter);
+  return kind.is_count ? Tensor::zeros({}, {DType::kI64}) : zeros_like(parameter);
+}
+
+void Optimizer::follow(Entry& entry) {
+  const Device device = entry.parameter.device();
+  for (Tensor& state : entry.state) {
+    const bool is_apart = state.defined() && state.device() != device;
+    if (is_apart && is_floating(state.dtype())) state = state.to(device);
+  }
 }
 
 void Optimizer::append_group(NamedTensors parameters, NamedNumbers options) {
@@ -107,7 +114,9 @@ void Optimizer::step() {
   for (Group& group : groups_) {
     std::vector<Entry*> entries;
     for (Entry& entry : group.entries) {
-      if (entry.parameter.has_grad()) entries.push_back(&entry);
+      if (!entry.parameter.has_grad()) continue;
+      follow(entry);
+      entries.push_back(&entry);
     }
     if (!entries.empty()) update(group, entries);
   }

@@ -106,8 +106,10 @@ class Optimizer {
   // Whether the step of an element depends on its own gradient and state alone, so that parameters
   // may be cut in pieces.
   virtual bool is_elementwise() const { return false; }
-  // Zeros for a state of `parameter`.
+  // Zeros for a state of `parameter`. Counts are the host's, which reads them at every step.
   static Tensor make_state(const StateKind& kind, const Tensor& parameter);
+  // State other than counts moves to where the parameter is now.
+  static void follow(Entry& entry);
   // The parameter's gradient in the parameter's memory order.
   static Tensor gradient(const Entry& entry);
   // Throws Error(kInvalidArgument) that names an option out of range.

@@ -9,14 +9,17 @@
 #include "lockstep/kernels/text.h"
 #include "lockstep/nn/collectives.h"
 #include "lockstep/nn/comm_hooks.h"
+#include "lockstep/nn/host_copy.h"
 
 namespace lockstep::nn {
 namespace {
 
-// Gram and Schmidt, column by column, modified. A column that the others already span becomes zero.
-void orthogonalise(const Tensor& p) {
+// Gram and Schmidt, column by column, modified, on the host. A column that the others already span
+// becomes zero. REQUIRES: contiguous.
+void orthogonalise(Tensor p) {
   const int64_t rows = p.size(0), columns = p.size(1);
-  auto* values = p.data<float>();
+  const Tensor here = on_host(p);
+  auto* values = here.data<float>();
   for (int64_t c = 0; c < columns; ++c) {
     double before = 0, norm = 0;
     for (int64_t r = 0; r < rows; ++r) {
@@ -41,7 +44,11 @@ void orthogonalise(const Tensor& p) {
       values[r * columns + c] = static_cast<float>(values[r * columns + c] * factor);
     }
   }
-  p.mark_changed("orthogonalise");
+  if (here.shares_storage(p)) {
+    p.mark_changed("orthogonalise");
+  } else {
+    p.copy_(here);
+  }
 }
 
 Tensor as_matrix(const Tensor& gradient) { return gradient.reshape({gradient.size(0), -1}); }
@@ -79,7 +86,7 @@ void PowerSgdHook::start(GradBucket& bucket, comm::Communicator& group) {
       plain += gradient.numel();
     }
   }
-  flight.thin = Tensor::empty({thin});
+  flight.thin = Tensor::empty({thin}, {DType::kF32, bucket.data.device()});
   flight.plain = Tensor::empty({plain}, bucket.data.options());
   thin = plain = 0;
   for (size_t i = 0; i < bucket.gradients.size(); ++i) {
@@ -100,6 +107,7 @@ void PowerSgdHook::start(GradBucket& bucket, comm::Communicator& group) {
       Generator generator{.seed = options_.seed + q_.size()};
       q = randn({matrix.m.size(1), options_.rank}, {}, &generator);
       orthogonalise(q);
+      q = q.to(bucket.data.device());
     }
     const int64_t elements = matrix.m.size(0) * options_.rank;
     matrix.p = flight.thin.narrow(0, thin, elements).reshape({matrix.m.size(0), options_.rank});
@@ -118,7 +126,7 @@ void PowerSgdHook::finish(GradBucket& bucket, comm::Communicator& group) {
   flight.thin_work.wait();
   int64_t elements = 0;
   for (const Matrix& matrix : flight.matrices) elements += matrix.m.size(1) * options_.rank;
-  const Tensor all_q = Tensor::empty({elements});
+  const Tensor all_q = Tensor::empty({elements}, flight.thin.options());
   int64_t offset = 0;
   for (Matrix& matrix : flight.matrices) {
     orthogonalise(matrix.p);

@@ -110,7 +110,7 @@ void Reducer::lay_out(const std::vector<size_t>& order) {
     const int ranks = group_->size();
     const int64_t padded = comm::Blocks::of_all(elements[b], ranks).size * ranks;
     const std::shared_ptr<void> memory =
-        group_->allocate(static_cast<size_t>(padded) * size_of(options.dtype));
+        group_->allocate(static_cast<size_t>(padded) * size_of(options.dtype), options.device);
     bucket.grad.index = b;
     bucket.grad.is_last = b + 1 == buckets_.size();
     bucket.grad.data = Tensor::wrap(memory, {elements[b]}, options);

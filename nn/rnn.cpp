@@ -16,7 +16,8 @@ namespace {
 
 // x (L, N, …) with the last step first.
 Tensor reversed(const Tensor& x) {
-  return index_select(x, 0, static_cast<double>(x.size(0) - 1) - Tensor::arange(x.size(0)));
+  const Tensor places = Tensor::arange(x.size(0), {DType::kI64, x.device()});
+  return index_select(x, 0, static_cast<double>(x.size(0) - 1) - places);
 }
 
 }  // namespace

@@ -6,10 +6,10 @@
 #include <tuple>
 #include <vector>
 
-#include "lockstep/core/autograd.h"
 #include "lockstep/kernels/error.h"
 #include "lockstep/kernels/text.h"
 #include "lockstep/nn/files.h"
+#include "lockstep/nn/host_copy.h"
 #include "lockstep/nn/safetensors/header.h"
 
 namespace lockstep::nn {
@@ -40,7 +40,6 @@ NamedTensors load_safetensors(const std::filesystem::path& path, Metadata* metad
 
 void save_safetensors(const std::filesystem::path& path, const NamedTensors& tensors,
                       const Metadata& metadata) {
-  NoGrad no_grad;
   std::vector<SafetensorsEntry> entries;
   std::vector<size_t> order;
   for (const auto& [name, tensor] : tensors) {
@@ -64,7 +63,7 @@ void save_safetensors(const std::filesystem::path& path, const NamedTensors& ten
   replace_file(path, kSave, [&](OutputFile& file) {
     file.write(header);
     for (size_t i : order) {
-      const Tensor dense = tensors[i].second.contiguous();
+      const Tensor dense = on_host(tensors[i].second);
       file.write(dense.view().data, static_cast<size_t>(dense.nbytes()));
     }
   });

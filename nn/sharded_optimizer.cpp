@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <map>
 #include <set>
 #include <utility>
@@ -11,10 +10,11 @@
 #include "lockstep/core/autograd.h"
 #include "lockstep/core/ops/shape_ops.h"
 #include "lockstep/kernels/error.h"
-#include "lockstep/kernels/launch.h"
-#include "lockstep/kernels/optim.h"
+#include "lockstep/kernels/memory.h"
 #include "lockstep/kernels/text.h"
+#include "lockstep/kernels/transfer.h"
 #include "lockstep/nn/fingerprint.h"
+#include "lockstep/nn/grad_norm.h"
 
 namespace lockstep::nn {
 namespace {
@@ -88,6 +88,12 @@ ShardedOptimizer::ShardedOptimizer(std::unique_ptr<Optimizer> optimizer,
         return str_cat("want contiguous parameters, but '", entry.name, "' has shape ",
                        to_string(entry.parameter.shape()), " and strides ",
                        to_string(entry.parameter.strides()));
+      });
+      const Tensor& first = optimizer_->groups_[0].entries[0].parameter;
+      check(entry.parameter.device() == first.device(), kOp, [&] {
+        return str_cat("want all parameters on one device, got '", entry.name, "' on ",
+                       entry.parameter.device().name(), " besides others on ",
+                       first.device().name());
       });
       parameters.emplace_back(entry.name, entry.parameter);
     }
@@ -238,24 +244,42 @@ void ShardedOptimizer::follow_buckets() {
 }
 
 // Collective. Every rank's bytes of `pieces`, which are all ranks' and in their order, to `places`,
-// one for each; null: nowhere.
+// one for each; null: nowhere. `own` says where they are on the rank that has them.
 void ShardedOptimizer::gather(const std::vector<const Piece*>& pieces,
-                              const std::vector<char>& mine,
+                              const std::vector<const char*>& own,
                               const std::vector<char*>& places) const {
+  const Stream stream = current_stream(device());
   std::vector<int64_t> counts(static_cast<size_t>(group_->size()));
-  int64_t all = 0;
-  for (const Piece* piece : pieces) {
-    counts[static_cast<size_t>(piece->rank)] += piece_bytes(*piece);
-    all += piece_bytes(*piece);
+  for (const Piece* piece : pieces) counts[static_cast<size_t>(piece->rank)] += piece_bytes(*piece);
+  // Blocks of one size go straight between devices.
+  const int64_t block = *std::max_element(counts.begin(), counts.end());
+  if (device().is_cuda()) std::fill(counts.begin(), counts.end(), block);
+  std::vector<size_t> starts(counts.size() + 1);
+  for (size_t r = 0; r < counts.size(); ++r) {
+    starts[r + 1] = starts[r] + static_cast<size_t>(counts[r]);
   }
-  std::vector<char> bytes(static_cast<size_t>(all));
-  group_->all_gather_v(mine.data(), bytes.data(), counts, DType::kU8).wait();
-  size_t at = 0;
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    const auto size = static_cast<size_t>(piece_bytes(*pieces[i]));
-    if (places[i] != nullptr) std::memcpy(places[i], bytes.data() + at, size);
-    at += size;
+  const std::shared_ptr<void> memory = allocate(starts.back(), device());
+  const auto for_each_piece = [&](const auto& f) {
+    std::vector<size_t> at = starts;
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      const auto size = static_cast<size_t>(piece_bytes(*pieces[i]));
+      size_t& begin = at[static_cast<size_t>(pieces[i]->rank)];
+      f(i, static_cast<char*>(memory.get()) + begin, size);
+      begin += size;
+    }
+  };
+  for_each_piece([&](size_t i, char* place, size_t size) {
+    if (pieces[i]->rank == group_->rank()) copy_async(place, own[i], size, stream);
+  });
+  char* mine = static_cast<char*>(memory.get()) + starts[static_cast<size_t>(group_->rank())];
+  if (device().is_cuda()) {
+    group_->all_gather(mine, memory.get(), block, DType::kU8).wait();
+  } else {
+    group_->all_gather_v(mine, memory.get(), counts, DType::kU8).wait();
   }
+  for_each_piece([&](size_t i, const char* place, size_t size) {
+    if (places[i] != nullptr) copy_async(places[i], place, size, stream);
+  });
 }
 
 void ShardedOptimizer::update(const Group& group, const std::vector<Entry*>& entries) {
@@ -272,19 +296,19 @@ void ShardedOptimizer::update(const Group& group, const std::vector<Entry*>& ent
     piece.own.parameter = piece_of(entry.parameter, piece.begin, piece.end);
     const Tensor gradient = entry.parameter.grad().contiguous();
     piece.own.parameter.set_grad(piece_of(gradient, piece.begin, piece.end));
+    follow(piece.own);
     own.push_back(&piece.own);
   }
   if (!own.empty()) optimizer_->update(group, own);
-  std::vector<char> mine;
+  std::vector<const char*> sources;
   std::vector<char*> places;
   for (const Piece* piece : pieces) {
     char* data = bytes_at(entry_of(*piece).parameter, piece->begin);
-    const bool here = piece->rank == group_->rank();
-    if (here) mine.insert(mine.end(), data, data + piece_bytes(*piece));
-    places.push_back(here ? nullptr : data);
+    sources.push_back(data);
+    places.push_back(piece->rank == group_->rank() ? nullptr : data);
   }
   for (Entry* entry : own) entry->parameter = Tensor();  // the memory may change places until then
-  if (group_->size() > 1) gather(pieces, mine, places);
+  if (group_->size() > 1) gather(pieces, sources, places);
   for (Entry* entry : entries) {
     entry->parameter.mark_changed(kOp);
     if (model_ != nullptr) entry->parameter.clear_grad();
@@ -336,19 +360,20 @@ NamedTensors ShardedOptimizer::named_state() const {
   for (size_t k = 0; k < kinds.size(); ++k) {
     if (kinds[k].is_count) continue;
     std::vector<const Piece*> pieces;
-    std::vector<char> mine;
+    std::vector<Tensor> states;  // of this rank, where the parameters are now
+    std::vector<const char*> own;
     std::vector<char*> places;
     for (const Piece& piece : pieces_) {
       const auto found = whole.find(cell(piece.group, piece.entry, k));
       if (found == whole.end()) continue;
       pieces.push_back(&piece);
       places.push_back(bytes_at(found->second, piece.begin));
+      own.push_back(nullptr);
       if (piece.rank != group_->rank()) continue;
-      const Tensor& state = piece.own.state[k];
-      const char* data = bytes_at(state, 0);
-      mine.insert(mine.end(), data, data + state.nbytes());
+      states.push_back(piece.own.state[k].to(device()));
+      own.back() = bytes_at(states.back(), 0);
     }
-    gather(pieces, mine, places);
+    gather(pieces, own, places);
   }
   return out;
 }
@@ -395,14 +420,12 @@ double ShardedOptimizer::clip_grad_norm(double max_norm) {
   NoGrad no_grad;
   if (model_ != nullptr) follow_buckets();
   std::vector<Tensor> gradients;
-  std::vector<View> views;
   for (const Piece& piece : pieces_) {
     const Tensor& parameter = entry_of(piece).parameter;
     if (piece.rank != group_->rank() || !parameter.has_grad()) continue;
     gradients.push_back(piece_of(parameter.grad().contiguous(), piece.begin, piece.end));
-    views.push_back(gradients.back().view());
   }
-  double squares = views.empty() ? 0 : launch<kernels::L2NormSquared>(kCpu, views);
+  double squares = squared_norm(gradients);
   group_->all_reduce(&squares, &squares, 1, DType::kF64, comm::ReduceOp::kSum).wait();
   const double norm = std::sqrt(squares);
   const double factor = max_norm / (norm + 1e-6);

@@ -30,8 +30,8 @@ class ShardedOptimizer : public Optimizer {
   // Collective. Gradients are equal on all ranks at every step: DataParallel averages them, with
   // all_reduce. `optimizer` may have made steps; its state is shared out.
   //
-  // Throws Error(kInvalidArgument) for null pointers and parameters that are not contiguous, and
-  // Error(kMismatch) on every rank unless all have the same parameters.
+  // Throws Error(kInvalidArgument) for null pointers and parameters that are not contiguous, or not
+  // all on one device, and Error(kMismatch) on every rank unless all have the same parameters.
   ShardedOptimizer(std::unique_ptr<Optimizer> optimizer, std::shared_ptr<comm::Communicator> group);
 
   // Collective. Takes the averaging over from `model`, whose backward then only reduces and
@@ -88,8 +88,9 @@ class ShardedOptimizer : public Optimizer {
   void follow_buckets();
   const Entry& entry_of(const Piece& piece) const;
   int64_t piece_bytes(const Piece& piece) const;
-  void gather(const std::vector<const Piece*>& pieces, const std::vector<char>& mine,
+  void gather(const std::vector<const Piece*>& pieces, const std::vector<const char*>& own,
               const std::vector<char*>& places) const;
+  Device device() const { return groups_[0].entries[0].parameter.device(); }
 
   std::unique_ptr<Optimizer> optimizer_;  // the rule; its own entries are gone
   std::shared_ptr<comm::Communicator> group_;

@@ -1,8 +1,12 @@
 #include "lockstep/nn/sync_batch_norm.h"
 
+#include <cstdint>
+#include <numeric>
 #include <vector>
 
 #include "lockstep/core/autograd.h"
+#include "lockstep/core/ops/elementwise.h"
+#include "lockstep/core/ops/reduce.h"
 #include "lockstep/core/ops/shape_ops.h"
 #include "lockstep/nn/collectives.h"
 
@@ -16,6 +20,7 @@ class CommunicatorGroup final : public BatchNormGroup {
 
   void merge_statistics(Tensor& mean, Tensor& squared_deviations, int64_t& count) override {
     if (group_->size() == 1) return;
+    if (!mean.device().is_cpu()) return merge_on_device(mean, squared_deviations, count);
     const auto channels = static_cast<size_t>(mean.numel());
     const size_t row = 1 + 2 * channels;
     const std::vector<double> m = to(mean, DType::kF64).to_vector<double>();
@@ -51,6 +56,36 @@ class CommunicatorGroup final : public BatchNormGroup {
   }
 
  private:
+  // The same by sums over the ranks, which are few launches for any number of them: the squared
+  // deviations from the common mean are those from each rank's own and n times its square distance
+  // (Chan, Golub and LeVeque, 1979, equation 1.3). The host gathers the counts, which it needs,
+  // beside that, so that it does not wait for the device.
+  void merge_on_device(Tensor& mean, Tensor& squared_deviations, int64_t& count) {
+    const int64_t channels = mean.numel();
+    const TensorOptions options = {DType::kF64, mean.device()};
+    const int64_t ranks = group_->size();
+    const int64_t row = 1 + 2 * channels;
+    const Tensor all = Tensor::empty({ranks, row}, options);
+    Tensor mine = all.select(0, group_->rank());
+    mine.narrow(0, 0, 1).fill_(static_cast<double>(count));
+    mine.narrow(0, 1, channels).copy_(mean);
+    mine.narrow(0, 1 + channels, channels).copy_(squared_deviations);
+    comm::Work rows = group_->all_gather(mine.view().data, all.view().data, row, DType::kF64);
+    std::vector<int64_t> counts(static_cast<size_t>(ranks));
+    group_->all_gather(&count, counts.data(), 1, DType::kI64).wait();
+    rows.wait();
+
+    count = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+    if (count == 0) return;
+    const Tensor weights = all.narrow(1, 0, 1);  // (ranks, 1)
+    const Tensor means = all.narrow(1, 1, channels);
+    const Tensor merged = sum(means * weights, {0}) / static_cast<double>(count);
+    const Tensor squares = all.narrow(1, 1 + channels, channels);
+    squared_deviations =
+        to(sum(squares + square(means - merged) * weights, {0}), squared_deviations.dtype());
+    mean = to(merged, mean.dtype());
+  }
+
   std::shared_ptr<comm::Communicator> group_;
 };
 

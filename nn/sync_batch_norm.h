@@ -18,9 +18,10 @@ std::shared_ptr<BatchNormGroup> make_batch_norm_group(std::shared_ptr<comm::Comm
 // Batch norm over the batches of all ranks of a group, for inputs (N, C, …) of 2 to 5 dimensions.
 // In training, forward and backward are collective: one collective each, an all_gather of count,
 // mean and squared deviations of all channels, and an all_reduce of the two sums. Backward with
-// create_graph has two more, on every rank or on none. Weight and bias gradients
-// stay this rank's own; DataParallel averages them. In eval mode, or in a group of one, it is plain
-// batch norm.
+// create_graph has two more, on every rank or on none. On a CUDA device, the group's, both are of
+// its memory, and forward has a second all_gather, of the counts alone, for the host, which so need
+// not wait for the device. Weight and bias gradients stay this rank's own; DataParallel averages
+// them. In eval mode, or in a group of one, it is plain batch norm.
 class SyncBatchNorm : public BatchNorm {
  public:
   SyncBatchNorm(int64_t num_features, std::shared_ptr<comm::Communicator> group,

@@ -35,11 +35,16 @@ def build_peer(here, build):
 
 
 def run_lockstep(build, times):
-    text = subprocess.run(
+    path = os.path.join(build, "peers", "small_ops.json")
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    subprocess.run(
         [os.path.join(build, "bin", "bench_kernels"), "--benchmark_filter=^small/",
-         "--benchmark_format=json", "--benchmark_min_time=0.05", "--benchmark_repetitions=3"],
-        check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
-    for row in json.loads(text[text.index("{"):])["benchmarks"]:
+         f"--benchmark_out={path}", "--benchmark_out_format=json", "--benchmark_min_time=0.05",
+         "--benchmark_repetitions=3"],
+        check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with open(path, encoding="utf-8") as file:
+        rows = json.load(file)["benchmarks"]
+    for row in rows:
         if row["run_type"] == "iteration":
             times.setdefault(row["run_name"], []).append(row["real_time"])
 

@@ -39,11 +39,16 @@ int main() {
   const torch::Tensor a = eight(false);
   const torch::Tensor b = eight(false);
   torch::Tensor with_graph = eight(true);
-  print("small/mul", [&] { a * b; }, 100000);
-  print("small/mul_number", [&] { a * 1.5; }, 100000);
-  print("small/exp", [&] { torch::exp(a); }, 100000);
-  print("small/mul_with_graph", [&] { with_graph * b; }, 50000);
-  print("small/exp_with_graph", [&] { torch::exp(with_graph); }, 50000);
+  print(
+      "small/mul", [&] { a* b; }, 100000);
+  print(
+      "small/mul_number", [&] { a * 1.5; }, 100000);
+  print(
+      "small/exp", [&] { torch::exp(a); }, 100000);
+  print(
+      "small/mul_with_graph", [&] { with_graph* b; }, 50000);
+  print(
+      "small/exp_with_graph", [&] { torch::exp(with_graph); }, 50000);
   const auto chain = [&] {
     torch::Tensor y = with_graph;
     for (int i = 0; i < 10; ++i) y = y * b;

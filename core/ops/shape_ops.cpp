@@ -5,6 +5,7 @@
 #include "lockstep/core/autograd.h"
 #include "lockstep/kernels/copy.h"
 #include "lockstep/kernels/launch.h"
+#include "lockstep/kernels/memory.h"
 #include "lockstep/kernels/text.h"
 #include "lockstep/kernels/transfer.h"
 
@@ -309,10 +310,29 @@ Tensor to(const Tensor& x, Device device) {
   {
     NoGrad no_grad;
     const Tensor dense = contiguous(x);
-    transfer(dense.view(), out.view());
+    const View from = dense.view();
+    if (from.device.is_cpu() && is_pinned(from.data)) {
+      transfer_async(from, out.view(), current_stream(device));
+    } else {
+      transfer(from, out.view());
+    }
   }
   return record("to", out, {x},
                 [from = x.device()](const Tensor& g) { return Tensors{to(g, from)}; });
+}
+
+Tensor pin_memory(const Tensor& x) {
+  check(x.device().is_cpu(), "pin_memory", [&] {
+    return str_cat("want a tensor on cpu, got one of shape ", to_string(x.shape()), " on ",
+                   x.device().name());
+  });
+  const bool is_there = is_pinned(x.view().data) && x.is_contiguous();
+  if (is_there || device_count(DeviceType::kCuda) == 0) return x;
+  NoGrad no_grad;
+  Tensor out =
+      Tensor::wrap(allocate_pinned(static_cast<size_t>(x.nbytes())), x.shape(), x.options());
+  out.copy_(x);
+  return out;
 }
 
 }  // namespace lockstep

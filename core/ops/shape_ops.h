@@ -43,8 +43,14 @@ Tensor contiguous(const Tensor& x);     // x itself where it is
 Tensor channels_last(const Tensor& x);  // likewise, for (N, C, H, W)
 Tensor clone(const Tensor& x);          // keeps a dense memory order
 Tensor to(const Tensor& x, DType dtype);
-// x itself where it is on `device`, else a contiguous copy there. Throws Error(kDevice) for one
-// that this build or machine does not have.
+// x itself where it is on `device`, else a contiguous copy there. From pinned memory to a CUDA
+// device the host does not wait, so that x's values must stay until the device's stream has come
+// by; x itself may be let go. Throws Error(kDevice) for a device that this build or machine does
+// not have.
 Tensor to(const Tensor& x, Device device);
+// A contiguous copy of x, which is on the CPU, in page-locked memory, from which devices copy while
+// the host goes on; x itself where it is there, or where there is no CUDA device. Not recorded.
+// Throws Error(kInvalidArgument) for x on a device.
+Tensor pin_memory(const Tensor& x);
 
 }  // namespace lockstep

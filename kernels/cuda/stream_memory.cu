@@ -135,17 +135,27 @@ void StreamAllocator::give_back(void* block) noexcept {
   source_.give_back(source_.device, block, live.home);
 }
 
-bool StreamAllocator::used_on(const void* memory, const Stream& stream) {
+StreamAllocator::Live* StreamAllocator::find(const void* memory) {
   const auto address = reinterpret_cast<uintptr_t>(memory);
-  std::lock_guard lock(mutex_);
   auto after = live_.upper_bound(address);
-  if (after == live_.begin()) return false;
+  if (after == live_.begin()) return nullptr;
   auto& [begin, live] = *--after;
-  if (address - begin >= live.size) return false;
-  const bool known = stream == live.home ||
-                     std::find(live.users.begin(), live.users.end(), stream) != live.users.end();
-  if (!known) live.users.push_back(stream);
+  return address - begin < live.size ? &live : nullptr;
+}
+
+bool StreamAllocator::used_on(const void* memory, const Stream& stream) {
+  std::lock_guard lock(mutex_);
+  Live* live = find(memory);
+  if (live == nullptr) return false;
+  const bool known = stream == live->home ||
+                     std::find(live->users.begin(), live->users.end(), stream) != live->users.end();
+  if (!known) live->users.push_back(stream);
   return true;
+}
+
+bool StreamAllocator::holds(const void* memory) {
+  std::lock_guard lock(mutex_);
+  return find(memory) != nullptr;
 }
 
 void StreamAllocator::release_all() {

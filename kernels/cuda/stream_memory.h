@@ -36,6 +36,7 @@ class StreamAllocator {
   void give_back(void* block) noexcept;
   // False where `memory` is in no live block.
   bool used_on(const void* memory, const Stream& stream);
+  bool holds(const void* memory);
   void empty_cache();
   MemoryStats stats();
 
@@ -52,6 +53,7 @@ class StreamAllocator {
   };
 
   // REQUIRE the lock. Null where there is none.
+  Live* find(const void* memory);
   void* take_free(size_t size, const Stream& stream);
   void* take_of_others(size_t size, const Stream& stream);
   void release_all();

@@ -2,17 +2,18 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstring>
 #include <optional>
 #include <utility>
 
 #include "lockstep/core/autograd.h"
+#include "lockstep/core/ops/shape_ops.h"
 #include "lockstep/kernels/error.h"
 #include "lockstep/kernels/text.h"
 #include "lockstep/nn/checkpoint/checksum.h"
 #include "lockstep/nn/checkpoint/sharing.h"
 #include "lockstep/nn/checkpoint/state.h"
 #include "lockstep/nn/checkpoint/together.h"
+#include "lockstep/nn/host_copy.h"
 
 namespace lockstep::nn {
 namespace {
@@ -99,20 +100,17 @@ void print_warning(const std::string& text) {
 }  // namespace
 
 void SaveJob::copy_tensors(const comm::Communicator* group) {
-  NoGrad no_grad;
+  std::vector<Device> devices;
   const std::vector<ElementRange> shares = shares_of(tensors, rank_of(group), shards(group));
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (shares[i].count == 0) continue;  // this rank writes nothing of it
     Tensor& tensor = tensors[i].second;
-    Tensor copy = Tensor::empty(tensor.shape(), tensor.options());
-    if (tensor.is_contiguous()) {
-      // Large copies of the C library go past the cache, and leave training's data there.
-      std::memcpy(copy.view().data, tensor.view().data, static_cast<size_t>(tensor.nbytes()));
-    } else {
-      copy.copy_(tensor);
-    }
-    tensor = std::move(copy);
+    const bool is_known =
+        std::find(devices.begin(), devices.end(), tensor.device()) != devices.end();
+    if (!is_known) devices.push_back(tensor.device());
+    tensor = host_copy(tensor);
   }
+  for (const Device device : devices) copied_.push_back(current_stream(device).record());
 }
 
 int SaveJob::shards(const comm::Communicator* group) const {
@@ -123,15 +121,15 @@ int SaveJob::shards(const comm::Communicator* group) const {
 FileSummary SaveJob::write_shard(Disk& disk, int shard, int shards) const {
   const std::vector<ElementRange> shares = shares_of(tensors, shard, shards);
   std::vector<TensorBytes> parts;
-  std::vector<Tensor> dense;  // a view gives its own elements, row-major
+  std::vector<Tensor> dense;  // the parts, row-major and on the host
   for (size_t i = 0; i < tensors.size(); ++i) {
     const auto& [name, tensor] = tensors[i];
     // One without elements is in the first file.
     if (shares[i].count == 0 && (shard > 0 || tensor.numel() > 0)) continue;
-    dense.push_back(tensor.contiguous());
-    const auto* data = static_cast<const std::byte*>(dense.back().view().data);
-    parts.push_back({name, tensor.dtype(), tensor.shape(), shares[i],
-                     data + shares[i].first * size_of(tensor.dtype())});
+    const Tensor flat = reshape(tensor, {tensor.numel()});
+    dense.push_back(on_host(narrow(flat, 0, static_cast<int64_t>(shares[i].first),
+                                   static_cast<int64_t>(shares[i].count))));
+    parts.push_back({name, tensor.dtype(), tensor.shape(), shares[i], dense.back().view().data});
   }
   const fs::path path = temporary_path(folder, request.step) / data_file_name(shard);
   if (shard > 0) return write_data_file(disk, path, parts, {}, {});
@@ -150,6 +148,7 @@ void SaveJob::run(comm::Communicator* group) const {
   });
   FileSummary summary;
   together(group, kSave, [&] {
+    for (const Event& event : copied_) event.synchronize();
     if (rank < files) summary = write_shard(disk, rank, files);
   });
   const std::vector<uint64_t> words = gather_words(group, {summary.bytes, summary.index_checksum});

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/kernels/stream.h"
 #include "lockstep/nn/checkpoint.h"
 #include "lockstep/nn/checkpoint/directory.h"
 #include "lockstep/nn/checkpoint/format.h"
@@ -21,14 +22,17 @@ struct SaveJob {
   std::vector<NamedValue> values;
   CheckpointOptions options;
 
-  // Makes the tensors copies, so that training may change its own: those of which this rank of
-  // `group` writes something. Local.
+  // Makes the tensors copies in the host's memory, so that training may change its own: those of
+  // which this rank of `group` writes something. Local. What lies on devices is copied behind what
+  // is on their current streams, and run() waits for it.
   void copy_tensors(const comm::Communicator* group);
   // Collective over `group`, the ranks that prepared it. Returns once the checkpoint is durable, or
   // throws the same error on every rank.
   void run(comm::Communicator* group) const;
 
  private:
+  std::vector<Event> copied_;  // on each device
+
   int shards(const comm::Communicator* group) const;
   FileSummary write_shard(Disk& disk, int shard, int shards) const;
 };

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "lockstep/core/autograd.h"
+#include "lockstep/core/ops/shape_ops.h"
 #include "lockstep/core/random.h"
 #include "lockstep/kernels/text.h"
 #include "lockstep/nn/data/prefetcher.h"
@@ -46,6 +47,7 @@ struct EpochPlan {
   int64_t epoch = 0;
   int64_t batch_size = 1;
   uint64_t seed = 0;
+  bool pin = false;
 
   Batch make(int64_t number) const {
     const auto begin = static_cast<size_t>(number * batch_size);
@@ -55,7 +57,13 @@ struct EpochPlan {
     const BatchGenerator generator(
         mix(mix(seed + static_cast<uint64_t>(epoch)) + static_cast<uint64_t>(indices[0])));
     try {
-      return dataset->batch(indices);
+      Batch batch = dataset->batch(indices);
+      if (pin) {
+        for (Tensor* part : {&batch.input, &batch.target}) {
+          if (part->defined()) *part = pin_memory(*part);
+        }
+      }
+      return batch;
     } catch (const Error& error) {
       std::throw_with_nested(Error(error.code(), kOp, message(number, error.what())));
     } catch (const std::bad_alloc& error) {
@@ -130,6 +138,7 @@ void DataLoader::open_epoch() {
   plan->epoch = state_.epoch;
   plan->batch_size = options_.batch_size;
   plan->seed = options_.seed;
+  plan->pin = options_.pin_memory;
   check(static_cast<int64_t>(plan->order.size()) == sampler_->size(), kOp, [&] {
     return str_cat("want as many indices from the sampler as its size() says, ", sampler_->size(),
                    ", got ", plan->order.size());

@@ -22,6 +22,9 @@ struct DataLoaderOptions {
   int workers = 0;
   // The most batches that are ready or being made at a time, all workers together.
   int64_t prefetch = 4;
+  // Batches lie in page-locked memory, from which a CUDA device copies while the host goes on:
+  // batch.to(device) does not wait (see pin_memory()).
+  bool pin_memory = false;
   // The random numbers that a dataset draws from default_generator() follow from this, the epoch
   // and the batch's first index.
   uint64_t seed = 0;

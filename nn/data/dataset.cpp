@@ -74,8 +74,8 @@ Batch TensorDataset::batch(std::span<const int64_t> indices) const {
   check(!indices.empty(), "tensor_dataset", "want at least one index for a batch, got none");
   for (const int64_t index : indices) check_index(index, "tensor_dataset");
   const Tensor places = Tensor::from(indices, {static_cast<int64_t>(indices.size())});
-  return {index_select(input_, 0, places),
-          target_.defined() ? index_select(target_, 0, places) : Tensor()};
+  const auto pick = [&](const Tensor& x) { return index_select(x, 0, places.to(x.device())); };
+  return {pick(input_), target_.defined() ? pick(target_) : Tensor()};
 }
 
 }  // namespace lockstep::nn

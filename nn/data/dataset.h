@@ -21,6 +21,10 @@ struct Batch {
   Tensor target;
 
   int64_t size() const { return input.size(0); }
+  // Both tensors on `device`; as Tensor::to().
+  Batch to(Device device) const {
+    return {input.to(device), target.defined() ? target.to(device) : Tensor()};
+  }
 };
 
 // Samples that are found by their number. Both calls may come from several threads at a time (a

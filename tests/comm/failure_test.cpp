@@ -235,7 +235,7 @@ TEST(Communicators, UnknownNamesAreErrorsThatListTheNames) {
   };
   Options transport;
   transport.transport = "pigeon";
-  EXPECT_THAT(refused(transport).what, HasSubstr("thread shm tcp mixed cuda, got \"pigeon\""));
+  EXPECT_THAT(refused(transport).what, HasSubstr("thread shm tcp mixed cuda nccl, got \"pigeon\""));
   Options algorithm;
   algorithm.algorithm = "magic";
   EXPECT_THAT(refused(algorithm).what, HasSubstr("ring two_shot one_shot, got \"magic\""));

@@ -11,7 +11,7 @@ import pathlib
 import re
 import sys
 
-LIBRARIES = ["kernels/cuda/blas.cu", "kernels/cuda/dnn.cu"]
+LIBRARIES = ["comm/nccl_group.cpp", "kernels/cuda/blas.cu", "kernels/cuda/dnn.cu"]
 EMULATED = "SIMT_STATIC_SHARED"
 CUDA_ONLY = "__CUDACC__"
 MOST = 0.10

@@ -80,7 +80,7 @@ TEST_F(CudaProcesses, HaveTheBitsOfAllOtherTransports) {
     for (const int devices : {1, 2}) {
       SCOPED_TRACE(::testing::Message() << n << " ranks on " << devices);
       const std::vector<int> ends =
-          run_processes(n, devices, "", std::chrono::seconds(100), [](Communicator& comm) {
+          run_processes(n, devices, "cuda", std::chrono::seconds(100), [](Communicator& comm) {
             EXPECT_EQ(comm.transport(), "cuda");
             EXPECT_THAT(comm.pair_text((comm.rank() + 1) % comm.size()), HasSubstr("shm"));
             check_bits(comm);

@@ -128,9 +128,9 @@ void describe_devices() {
     void* function = ::dlsym(nccl.get(), "ncclGetVersion");
     if (function != nullptr) reinterpret_cast<int (*)(int*)>(function)(&version);
   }
-  say("NCCL", nccl == nullptr ? "not found"
-                              : concat(version / 10000, ".", version / 100 % 100, ".",
-                                       version % 100, ", which this version does not use"));
+  say("NCCL", nccl == nullptr
+                  ? "not found"
+                  : concat(version / 10000, ".", version / 100 % 100, ".", version % 100));
 }
 
 void describe_network() {

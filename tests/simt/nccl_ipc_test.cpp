@@ -1,0 +1,198 @@
+// Collectives by NCCL, for which nccl.cpp stands in, between processes, of one machine and of
+// several: their results, and what is left when a process dies.
+#include <gmock/gmock.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "../errors.h"
+#include "device_buffers.h"
+#include "lockstep/comm/communicator.h"
+#include "simt/simt.h"
+
+namespace lockstep::comm {
+namespace {
+
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+
+constexpr int kKilled = -1;
+constexpr int kStopped = -2;
+
+// Before anybody asks how many there are, which is asked once.
+const bool kHasDevices = (simt::set_device_count(4), true);
+
+// Runs fn as each rank of n processes, in this one's children, and returns how each ended: 0, 1
+// where a test of it failed, kKilled, or kStopped.
+std::vector<int> run_processes(int n, bool one_machine, std::chrono::milliseconds timeout,
+                               const std::function<void(Communicator&)>& fn) {
+  int to_children[2];
+  EXPECT_EQ(pipe(to_children), 0);
+  std::vector<pid_t> children;
+  for (int rank = 0; rank < n; ++rank) {
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(200);
+      try {
+        World world{rank, n, rank, n, "127.0.0.1", 0, true, "token", ""};
+        if (read(to_children[0], &world.store_port, sizeof world.store_port) !=
+            sizeof world.store_port) {
+          _exit(2);
+        }
+        simt::seed(static_cast<uint64_t>(rank + 1));
+        Options options = options_of({"nccl", ""}, timeout);
+        options.device = {DeviceType::kCuda, rank};
+        if (!one_machine) options.host = "machine " + std::to_string(rank);
+        const auto comm = connect(world, Store::connect(world, timeout), options);
+        fn(*comm);
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << "rank " << rank << ": " << error.what();
+      }
+      EXPECT_EQ(simt::take_report(), "");
+      _exit(::testing::Test::HasFailure() ? 1 : 0);
+    }
+    children.push_back(child);
+  }
+  StoreServer server({"127.0.0.1", 0, "token", ""});
+  const int port = server.port();
+  for (int rank = 0; rank < n; ++rank) {
+    EXPECT_EQ(write(to_children[1], &port, sizeof port), static_cast<ssize_t>(sizeof port));
+  }
+  std::vector<int> ends;
+  for (const pid_t child : children) {
+    int status = -1;
+    EXPECT_EQ(waitpid(child, &status, WUNTRACED), child);
+    ends.push_back(WIFSTOPPED(status)    ? kStopped
+                   : WIFSIGNALED(status) ? kKilled
+                                         : WEXITSTATUS(status));
+  }
+  for (size_t rank = 0; rank < ends.size(); ++rank) {
+    if (ends[rank] != kStopped) continue;
+    kill(children[rank], SIGKILL);
+    waitpid(children[rank], nullptr, 0);
+  }
+  close(to_children[0]);
+  close(to_children[1]);
+  return ends;
+}
+
+// Whether the processes take themselves for ones of a single machine.
+class NcclProcesses : public ::testing::TestWithParam<bool> {
+ protected:
+  void SetUp() override {
+#if defined(__SANITIZE_THREAD__)
+    GTEST_SKIP() << "ThreadSanitizer follows one process";
+#endif
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Machines, NcclProcesses, ::testing::Values(true, false),
+                         [](const ::testing::TestParamInfo<bool>& one) {
+                           return one.param ? "One" : "Several";
+                         });
+
+TEST_P(NcclProcesses, FoldAndBringEveryRankWhatIsIts) {
+  const int n = 3;
+  const auto use = [&](Communicator& comm) {
+    EXPECT_EQ(comm.transport(), "nccl");
+    const Device device = comm.device();
+    for (const int64_t count : {1, 67, 4099}) {
+      const Bytes mine = input_of(DType::kI32, comm.rank(), count);
+      const auto x = on_device(device, mine);
+      const auto y = comm.allocate(mine.size() * n, device);
+      comm.all_gather(x.get(), y.get(), count, DType::kI32).wait();
+      Bytes all;
+      for (int rank = 0; rank < n; ++rank) {
+        const Bytes one = input_of(DType::kI32, rank, count);
+        all.insert(all.end(), one.begin(), one.end());
+      }
+      ASSERT_EQ(from_device(device, y, all.size()), all);
+      comm.all_to_all(y.get(), y.get(), count, DType::kI32).wait();
+      Bytes turned;
+      for (int rank = 0; rank < n; ++rank) {
+        const Bytes one = input_of(DType::kI32, comm.rank(), count);
+        turned.insert(turned.end(), one.begin(), one.end());
+      }
+      ASSERT_EQ(from_device(device, y, turned.size()), turned);
+      comm.all_reduce(x.get(), x.get(), count, DType::kI32, ReduceOp::kSum).wait();
+      ASSERT_EQ(from_device(device, x, mine.size()),
+                folded_inputs(DType::kI32, ReduceOp::kSum, Blocks::of_all(count, n)));
+      // What NCCL has not.
+      const auto z = on_device(device, input_of(DType::kF16, comm.rank(), count));
+      comm.all_reduce(z.get(), z.get(), count, DType::kF16, ReduceOp::kMax).wait();
+      const Bytes most = folded_inputs(DType::kF16, ReduceOp::kMax, Blocks::of_all(count, n));
+      ASSERT_EQ(from_device(device, z, most.size()), most);
+    }
+    comm.barrier().wait();
+  };
+  EXPECT_EQ(run_processes(n, GetParam(), std::chrono::seconds(100), use), std::vector<int>(n, 0));
+}
+
+// A rank dies between collectives, in one, or when all had come and its device had not: the others
+// have an error that names it, their own streams end, and they go on without it.
+TEST_P(NcclProcesses, ThatDieAreNamedAndTheOthersGoOn) {
+  for (const int when : {0, 1, 2}) {
+    SCOPED_TRACE(::testing::Message() << "at " << when);
+    const auto started = std::chrono::steady_clock::now();
+    const auto use = [&](Communicator& comm) {
+      const Device device = comm.device();
+      const int64_t count = 20001;
+      const auto x = comm.allocate(static_cast<size_t>(count) * sizeof(float), device);
+      const auto reduce = [&](Communicator& group) {
+        return group.all_reduce(x.get(), x.get(), count, DType::kF32, ReduceOp::kSum);
+      };
+      reduce(comm).wait();
+      Stream(device).synchronize();
+      if (comm.rank() == 1) {
+        if (when == 1) reduce(comm);
+        if (when == 2) reduce(comm).wait();
+        raise(SIGKILL);
+      }
+      const std::string said = message_of(ErrorCode::kPeerLost, [&] {
+        reduce(comm).wait();
+        Stream(device).synchronize();
+        reduce(comm).wait();
+      });
+      EXPECT_THAT(said, AnyOf(HasSubstr("rank 1 died"), HasSubstr("gave up")));
+      Stream(device).synchronize();
+      const auto rest = comm.shrink(std::chrono::seconds(5));
+      EXPECT_EQ(rest->size(), 2);
+      EXPECT_EQ(rest->transport(), "nccl");
+      launch<kernels::Fill>(device, View{x.get(), DType::kF32, device, {count}, {1}}, 1.0);
+      reduce(*rest).wait();
+      EXPECT_EQ(from_device(device, x, 4)[3], std::byte{0x40});  // of 2.0f
+      rest->barrier().wait();
+    };
+    EXPECT_EQ(run_processes(3, GetParam(), std::chrono::seconds(60), use),
+              (std::vector<int>{0, kKilled, 0}));
+    EXPECT_LT(std::chrono::steady_clock::now() - started, std::chrono::seconds(30));
+  }
+}
+
+TEST_P(NcclProcesses, ThatAreStoppedEndAtTheTimeout) {
+  const auto use = [](Communicator& comm) {
+    const Device device = comm.device();
+    const auto x = comm.allocate(4096, device);
+    const auto reduce = [&] {
+      return comm.all_reduce(x.get(), x.get(), 1001, DType::kF32, ReduceOp::kSum);
+    };
+    reduce().wait();
+    Stream(device).synchronize();
+    reduce().wait();
+    if (comm.rank() == 1) {
+      kill(getpid(), SIGSTOP);
+      return;
+    }
+    // All have come, and the other's device does not go on.
+    Stream(device).synchronize();
+    EXPECT_THAT(message_of(ErrorCode::kTimeout,
+                           [&] {
+                             while (true) reduce().wait();
+                           }),
+                HasSubstr("waited 1.5"));
+  };
+  EXPECT_EQ(run_processes(2, GetParam(), std::chrono::milliseconds(1500), use),
+            (std::vector<int>{0, kStopped}));
+}
+
+}  // namespace
+}  // namespace lockstep::comm
