@@ -163,8 +163,8 @@ class Communicator {
   // where one is not, every rank has kMismatch. Not in place.
   Work all_to_all_v(const void* send, std::span<const int64_t> send_counts, void* recv,
                     std::span<const int64_t> recv_counts, DType dtype);
-  // Completes once every rank has called it and, with a device, every rank's device has finished all
-  // collectives before it; an error where one of them could not.
+  // Completes once every rank has called it and, with a device, every rank's device has finished
+  // all collectives before it; an error where one of them could not.
   Work barrier();
 
   // Between this rank and one other. The n-th send from a rank to another meets the n-th recv there

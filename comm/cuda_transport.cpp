@@ -172,10 +172,11 @@ class CudaTransport final : public Transport {
       if (watch_ != nullptr) watch_->raise_failure();
       if (cancelled_.load()) throw Error(ErrorCode::kCancelled, op, "the communicator was aborted");
       if (Clock::now() >= deadline) {
-        throw Error(ErrorCode::kTimeout, op,
-                    concat("rank ", rank(), " waited ", seconds_text(timeout()), " for ",
-                           device_.name(), " to finish earlier collectives; Options::timeout or "
-                           "LOCKSTEP_TIMEOUT makes it wait longer"));
+        throw Error(
+            ErrorCode::kTimeout, op,
+            concat("rank ", rank(), " waited ", seconds_text(timeout()), " for ", device_.name(),
+                   " to finish earlier collectives; Options::timeout or "
+                   "LOCKSTEP_TIMEOUT makes it wait longer"));
       }
       std::this_thread::sleep_for(kLook);
     }
@@ -411,7 +412,7 @@ class CudaTransport final : public Transport {
   const Device device_;
   Stream stream_;
   std::unique_ptr<CudaPeers> peers_;  // null: all is staged through the host
-  std::shared_ptr<void> staging_;  // of in_pieces(): in, out
+  std::shared_ptr<void> staging_;     // of in_pieces(): in, out
   // Of staged(): send, recv. After a failure others may still read and write them.
   std::array<std::shared_ptr<void>, 2> staged_;
   std::unique_ptr<CudaWatch> watch_;  // where ranks are of several processes
