@@ -3,7 +3,10 @@
 
 #include <gmock/gmock.h>
 
+#include <atomic>
+
 #include "../errors.h"
+#include "lockstep/kernels/stream.h"
 #include "lockstep/nn/activation.h"
 #include "lockstep/nn/batch_norm.h"
 #include "lockstep/nn/comm_hooks.h"
@@ -286,6 +289,31 @@ TEST_P(CudaDataParallel, SecondDerivativesAreAsOnTheCpu) {
     net->zero_grad();
     return out;
   });
+}
+
+// A whole step is put on the device before it has been run there.
+TEST(CudaDataParallelOrder, AStepWaitsForNoDevice) {
+  std::atomic<int> open{0};
+  for (int seed = 1; seed <= 12; ++seed) {
+    simt::seed(static_cast<uint64_t>(seed));
+    run({{kFirst, kSecond}}, [&](const Group& group, Device device) {
+      auto net = std::make_shared<Sequential>(make_net(kCpu), std::make_shared<BatchNorm1d>(5));
+      convert_sync_batchnorm(net, group);
+      net->to(device);
+      DataParallel model(net, group);
+      AdamW optimizer(net->named_parameters());
+      const Tensor x = input_of(group, 1, device);
+      const Tensor weights = wave({x.size(0), 5}, 3, {DType::kF32, device});
+      sum(model(x) * weights).backward();  // after which buckets have their last layout
+      optimizer.zero_grad();
+      const auto before = current_stream(device).record();
+      sum(model(x) * weights).backward();
+      optimizer.step();
+      open += before.done() ? 0 : 1;
+      return Numbers();
+    });
+  }
+  EXPECT_GT(open.load(), 0);
 }
 
 TEST(CudaDataParallelMisuse, NamesWhatIsOnAnotherDevice) {
