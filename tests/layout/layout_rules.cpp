@@ -90,7 +90,7 @@ void check_devices(const std::string& path, const Include& include, Faults& faul
       faults.push_back(
           say(path, include.name, "it is for kernels/ and for comm/'s CUDA and NCCL transports"));
     }
-  } else if (include.name == "nccl.h" && folder != "comm") {
+  } else if (include.name == "nccl.h" && folder != "comm" && !path.starts_with("tests/simt/")) {
     faults.push_back(say(path, include.name, "it is for comm/"));
   } else if ((include.name == "cublasLt.h" || include.name.starts_with("cudnn")) &&
              !path.starts_with("kernels/cuda/")) {

@@ -36,6 +36,7 @@ struct Slot {
 };
 struct Hub {
   unsigned joined;
+  unsigned apart;                      // of those that are of other processes than rank 0's
   Slot slots[kMostRanks][kMostRanks];  // from, to
 };
 
@@ -47,7 +48,8 @@ struct Address {
 };
 static_assert(sizeof(Address) <= sizeof(NcclGroup::Id));
 
-// What is registered in this process, and the hubs whose groups are being made.
+// What is registered in this process, and the hubs whose groups are being made, or that other
+// processes have mapped, which may be as long as they live.
 struct Process {
   std::mutex mutex;  // guards what follows
   simt::NcclFaults faults;
@@ -81,7 +83,11 @@ __device__ void count_up(unsigned& counter) {
   atomicAdd(&counter, 1u);
 }
 
-__global__ void join_kernel(Hub* hub) { atomicAdd(&hub->joined, 1u); }
+__global__ void join_kernel(Hub* hub, unsigned apart) {
+  atomicAdd(&hub->apart, apart);
+  __threadfence_system();
+  atomicAdd(&hub->joined, 1u);
+}
 
 struct Span {
   std::byte* data;
@@ -248,24 +254,17 @@ NcclGroup::NcclGroup(const Id& id, int rank, int size, const Stream& stream,
   }
   auto* hub = static_cast<Hub*>(s.hub.get());
   s.place = {hub, static_cast<const int*>(s.aborted.get()), rank, size};
-  const auto forget = [&] {
-    const std::lock_guard lock(process().mutex);
-    if (rank == 0) std::erase_if(process().hubs, is_it);
-  };
   const StreamGuard current(stream);
-  cuda::launch_kernel(dim3(1), dim3(1), join_kernel, hub);
-  try {
-    for (unsigned joined = 0; joined < static_cast<unsigned>(size);) {
-      s.look();
-      std::this_thread::yield();
-      cuda::copy_async(&joined, &hub->joined, sizeof joined, stream);
-      stream.synchronize();
-    }
-  } catch (...) {
-    forget();
-    throw;
+  cuda::launch_kernel(dim3(1), dim3(1), join_kernel, hub, address.process == getpid() ? 0u : 1u);
+  unsigned counts[2] = {};  // joined, apart
+  while (counts[0] < static_cast<unsigned>(size)) {
+    s.look();
+    std::this_thread::yield();
+    cuda::copy_async(counts, hub, sizeof counts, stream);
+    stream.synchronize();
   }
-  forget();  // all have it
+  const std::lock_guard lock(process().mutex);
+  if (rank == 0 && counts[1] == 0) std::erase_if(process().hubs, is_it);  // all have it
 }
 
 NcclGroup::~NcclGroup() {

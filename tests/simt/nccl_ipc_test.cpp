@@ -1,14 +1,10 @@
 // Collectives by NCCL, for which nccl.cpp stands in, between processes, of one machine and of
 // several: their results, and what is left when a process dies.
 #include <gmock/gmock.h>
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "../errors.h"
 #include "device_buffers.h"
-#include "lockstep/comm/communicator.h"
-#include "simt/simt.h"
+#include "processes.h"
 
 namespace lockstep::comm {
 namespace {
@@ -16,73 +12,21 @@ namespace {
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
-constexpr int kKilled = -1;
-constexpr int kStopped = -2;
-
 // Before anybody asks how many there are, which is asked once.
 const bool kHasDevices = (simt::set_device_count(4), true);
 
-// Runs fn as each rank of n processes, in this one's children, and returns how each ended: 0, 1
-// where a test of it failed, kKilled, or kStopped.
-std::vector<int> run_processes(int n, bool one_machine, std::chrono::milliseconds timeout,
-                               const std::function<void(Communicator&)>& fn) {
-  int to_children[2];
-  EXPECT_EQ(pipe(to_children), 0);
-  std::vector<pid_t> children;
-  for (int rank = 0; rank < n; ++rank) {
-    const pid_t child = fork();
-    if (child == 0) {
-      alarm(200);
-      try {
-        World world{rank, n, rank, n, "127.0.0.1", 0, true, "token", ""};
-        if (read(to_children[0], &world.store_port, sizeof world.store_port) !=
-            sizeof world.store_port) {
-          _exit(2);
-        }
-        simt::seed(static_cast<uint64_t>(rank + 1));
-        Options options = options_of({"nccl", ""}, timeout);
-        options.device = {DeviceType::kCuda, rank};
-        if (!one_machine) options.host = "machine " + std::to_string(rank);
-        const auto comm = connect(world, Store::connect(world, timeout), options);
-        fn(*comm);
-      } catch (const std::exception& error) {
-        ADD_FAILURE() << "rank " << rank << ": " << error.what();
-      }
-      EXPECT_EQ(simt::take_report(), "");
-      _exit(::testing::Test::HasFailure() ? 1 : 0);
-    }
-    children.push_back(child);
-  }
-  StoreServer server({"127.0.0.1", 0, "token", ""});
-  const int port = server.port();
-  for (int rank = 0; rank < n; ++rank) {
-    EXPECT_EQ(write(to_children[1], &port, sizeof port), static_cast<ssize_t>(sizeof port));
-  }
-  std::vector<int> ends;
-  for (const pid_t child : children) {
-    int status = -1;
-    EXPECT_EQ(waitpid(child, &status, WUNTRACED), child);
-    ends.push_back(WIFSTOPPED(status)    ? kStopped
-                   : WIFSIGNALED(status) ? kKilled
-                                         : WEXITSTATUS(status));
-  }
-  for (size_t rank = 0; rank < ends.size(); ++rank) {
-    if (ends[rank] != kStopped) continue;
-    kill(children[rank], SIGKILL);
-    waitpid(children[rank], nullptr, 0);
-  }
-  close(to_children[0]);
-  close(to_children[1]);
-  return ends;
-}
-
 // Whether the processes take themselves for ones of a single machine.
-class NcclProcesses : public ::testing::TestWithParam<bool> {
+class NcclProcesses : public ProcessesTest, public ::testing::WithParamInterface<bool> {
  protected:
-  void SetUp() override {
-#if defined(__SANITIZE_THREAD__)
-    GTEST_SKIP() << "ThreadSanitizer follows one process";
-#endif
+  // On a device each.
+  std::vector<int> run_apart(int n, std::chrono::milliseconds timeout,
+                             const std::function<void(Communicator&)>& fn) {
+    return run_joining(n, [&](int rank, const Connect& connect) {
+      Options options = options_on({DeviceType::kCuda, rank}, "nccl", timeout);
+      if (!GetParam()) options.host = "machine " + std::to_string(rank);
+      const auto comm = connect(options);
+      fn(*comm);
+    });
   }
 };
 INSTANTIATE_TEST_SUITE_P(Machines, NcclProcesses, ::testing::Values(true, false),
@@ -124,7 +68,7 @@ TEST_P(NcclProcesses, FoldAndBringEveryRankWhatIsIts) {
     }
     comm.barrier().wait();
   };
-  EXPECT_EQ(run_processes(n, GetParam(), std::chrono::seconds(100), use), std::vector<int>(n, 0));
+  EXPECT_EQ(run_apart(n, std::chrono::seconds(100), use), std::vector<int>(n, 0));
 }
 
 // A rank dies between collectives, in one, or when all had come and its device had not: the others
@@ -162,8 +106,7 @@ TEST_P(NcclProcesses, ThatDieAreNamedAndTheOthersGoOn) {
       EXPECT_EQ(from_device(device, x, 4)[3], std::byte{0x40});  // of 2.0f
       rest->barrier().wait();
     };
-    EXPECT_EQ(run_processes(3, GetParam(), std::chrono::seconds(60), use),
-              (std::vector<int>{0, kKilled, 0}));
+    EXPECT_EQ(run_apart(3, std::chrono::seconds(60), use), (std::vector<int>{0, kKilled, 0}));
     EXPECT_LT(std::chrono::steady_clock::now() - started, std::chrono::seconds(30));
   }
 }
@@ -190,8 +133,7 @@ TEST_P(NcclProcesses, ThatAreStoppedEndAtTheTimeout) {
                            }),
                 HasSubstr("waited 1.5"));
   };
-  EXPECT_EQ(run_processes(2, GetParam(), std::chrono::milliseconds(1500), use),
-            (std::vector<int>{0, kStopped}));
+  EXPECT_EQ(run_apart(2, std::chrono::milliseconds(1500), use), (std::vector<int>{0, kStopped}));
 }
 
 }  // namespace

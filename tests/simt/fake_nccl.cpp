@@ -1,0 +1,169 @@
+// A libnccl.so.2 that keeps the books and moves no data, by which comm/nccl_group.cpp is tested:
+// what it calls, in which order, and that it never waits for ever.
+#include "fake_nccl.h"
+
+#include <nccl.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+
+namespace {
+
+struct Clique {
+  int size = 0;
+  int joined = 0;
+  int finalized = 0;
+};
+
+// Never destroyed: a group that ends may be left to a thread.
+auto& mutex = *new std::mutex;  // guards what follows
+auto& cliques = *new std::map<std::string, Clique>;
+int ids = 0;
+
+thread_local bool in_group = false;
+thread_local ncclResult_t group_error = ncclSuccess;
+
+}  // namespace
+
+struct ncclComm {
+  Clique* clique;
+  int rank;
+  int looks = 0;
+  bool finalizing = false;
+  bool gone = false;
+};
+
+FakeNccl* fake_nccl() {
+  static auto* instance = new FakeNccl;
+  return instance;
+}
+
+namespace {
+
+ncclResult_t call(ncclComm_t comm, size_t count) {
+  const std::lock_guard lock(mutex);
+  if (comm == nullptr || comm->gone) ++fake_nccl()->misused;
+  ++fake_nccl()->calls;
+  const bool refused = count == 13;
+  if (in_group && refused) group_error = ncclInvalidArgument;
+  if (refused) return ncclInvalidArgument;
+  return in_group ? ncclSuccess : ncclInProgress;
+}
+
+}  // namespace
+
+ncclResult_t ncclGetVersion(int* version) {
+  *version = NCCL_VERSION_CODE;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+  const std::lock_guard lock(mutex);
+  std::memset(id, 0, sizeof *id);
+  std::snprintf(id->internal, sizeof id->internal, "clique %d", ++ids);
+  return ncclSuccess;
+}
+
+const char* ncclGetErrorString(ncclResult_t result) {
+  return result == ncclRemoteError ? "remote process exited" : "invalid argument";
+}
+const char* ncclGetLastError(ncclComm_t) { return "the last of it"; }
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id, int rank,
+                                    ncclConfig_t* config) {
+  const std::lock_guard lock(mutex);
+  if (config->blocking != 0) ++fake_nccl()->misused;
+  Clique& clique = cliques[id.internal];
+  clique.size = size;
+  ++clique.joined;
+  *comm = new ncclComm{&clique, rank};
+  return ncclInProgress;
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* result) {
+  const std::lock_guard lock(mutex);
+  if (comm->gone) ++fake_nccl()->misused;
+  const Clique& clique = *comm->clique;
+  bool busy = fake_nccl()->stays_busy || clique.joined < clique.size || ++comm->looks % 3 != 0;
+  if (comm->finalizing) busy = clique.finalized < clique.size;
+  *result = busy ? ncclInProgress : ncclSuccess;
+  if (fake_nccl()->fails == comm->rank) *result = ncclRemoteError;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommFinalize(ncclComm_t comm) {
+  const std::lock_guard lock(mutex);
+  comm->finalizing = true;
+  ++comm->clique->finalized;
+  ++fake_nccl()->finalized;
+  return ncclInProgress;
+}
+ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  const std::lock_guard lock(mutex);
+  comm->gone = true;
+  ++fake_nccl()->destroyed;
+  return ncclSuccess;
+}
+ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  {
+    const std::lock_guard lock(mutex);
+    comm->gone = true;
+    ++fake_nccl()->aborted;
+  }
+  while (fake_nccl()->abort_hangs) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGroupStart() {
+  in_group = true;
+  group_error = ncclSuccess;
+  return ncclSuccess;
+}
+ncclResult_t ncclGroupEnd() {
+  in_group = false;
+  ++fake_nccl()->groups;
+  return group_error != ncclSuccess ? group_error : ncclInProgress;
+}
+
+ncclResult_t ncclAllReduce(const void*, void*, size_t count, ncclDataType_t, ncclRedOp_t,
+                           ncclComm_t comm, cudaStream_t) {
+  return call(comm, count);
+}
+ncclResult_t ncclReduce(const void*, void*, size_t count, ncclDataType_t, ncclRedOp_t, int,
+                        ncclComm_t comm, cudaStream_t) {
+  return call(comm, count);
+}
+ncclResult_t ncclReduceScatter(const void*, void*, size_t count, ncclDataType_t, ncclRedOp_t,
+                               ncclComm_t comm, cudaStream_t) {
+  return call(comm, count);
+}
+ncclResult_t ncclAllGather(const void*, void*, size_t count, ncclDataType_t, ncclComm_t comm,
+                           cudaStream_t) {
+  return call(comm, count);
+}
+ncclResult_t ncclBroadcast(const void*, void*, size_t count, ncclDataType_t, int, ncclComm_t comm,
+                           cudaStream_t) {
+  return call(comm, count);
+}
+ncclResult_t ncclSend(const void*, size_t count, ncclDataType_t, int, ncclComm_t comm,
+                      cudaStream_t) {
+  return call(comm, count);
+}
+ncclResult_t ncclRecv(void*, size_t count, ncclDataType_t, int, ncclComm_t comm, cudaStream_t) {
+  return call(comm, count);
+}
+
+ncclResult_t ncclCommRegister(const ncclComm_t, void* memory, size_t, void** handle) {
+  ++fake_nccl()->registered;
+  *handle = memory;
+  return ncclSuccess;
+}
+ncclResult_t ncclCommDeregister(const ncclComm_t, void*) {
+  --fake_nccl()->registered;
+  return ncclSuccess;
+}
