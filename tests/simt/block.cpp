@@ -523,13 +523,6 @@ std::string running() { return block == nullptr ? "" : describe(*block, block->c
 
 // ---- What lanes call ----
 
-// The one barrier that this run goes without: remove_waits.py sees whether some test misses it.
-static bool is_left_out(const Site* site) {
-  static const char* without = std::getenv("SIMT_WITHOUT");  // FILE:LINE
-  if (without == nullptr) return false;
-  return (std::string(site->file) + ":" + std::to_string(site->line)).ends_with(without);
-}
-
 int barrier(const Site* site, BarrierOp op, int predicate) {
   if (is_left_out(site)) return 0;
   Lane& lane = *block->current;

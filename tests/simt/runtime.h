@@ -41,6 +41,8 @@ class Random {
 };
 extern Random random_source;
 
+bool is_left_out(const Site* site);  // in streams.cpp
+
 // ---- block.cpp ----
 
 // ThreadSanitizer's contexts of one block; used again by a later block of the same stream.
@@ -98,7 +100,7 @@ struct Allocation {
   size_t bytes = 0;
   char* pages = nullptr;  // the whole mapping
   size_t page_bytes = 0;
-  int file = -1;  // the memory file behind it
+  int file = -1;          // the memory file behind it
   bool imported = false;  // another process's, or the program's own that it registered
 };
 

@@ -164,6 +164,12 @@ cudaError_t launch(const cudaLaunchConfig_t& config, const void* kernel,
                    std::initializer_list<Argument> arguments, std::function<void()> body);
 cudaError_t set_max_dynamic_shared(const void* kernel, int bytes);
 
+// Bytes between members may hold an old pointer. What is empty shares its byte in a tuple.
+template <class T>
+void clear_padding(T& value) {
+  if constexpr (!std::is_empty_v<T>) __builtin_clear_padding(&value);
+}
+
 }  // namespace simt
 
 template <class... Parameters, class... Arguments>
@@ -173,8 +179,7 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   std::tuple<Parameters...> values(static_cast<Parameters>(arguments)...);
   return std::apply(
       [&](auto&... value) {
-        // Bytes between members may hold an old pointer.
-        (__builtin_clear_padding(&value), ...);
+        (simt::clear_padding(value), ...);
         return simt::launch(*config, reinterpret_cast<const void*>(kernel),
                             {simt::Argument{&value, sizeof value}...},
                             [kernel, values] { std::apply(kernel, values); });
