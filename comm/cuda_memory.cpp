@@ -147,8 +147,8 @@ bool SharedDeviceMemory::note_use(const void* memory, const Stream& stream) {
   const auto found = block_of(memory, 1);
   if (found == blocks_.end()) return false;
   Block& block = found->second;
-  const bool known = stream == block.home || std::find(block.users.begin(), block.users.end(),
-                                                       stream) != block.users.end();
+  const bool known = stream == block.home ||
+                     std::find(block.users.begin(), block.users.end(), stream) != block.users.end();
   if (block.in_use && !known) block.users.push_back(stream);
   return true;
 }

@@ -21,10 +21,10 @@ namespace lockstep::comm {
 // CUDA's handles, for SharedDeviceMemory alone, and by words of memory of the host (kernels/cuda/
 // ipc.h). Used by the thread that runs collectives, but for what is said otherwise.
 //
-// Each rank has a board of such words. A rank's stream writes how far it has come on all boards, and
-// waits for what others wrote on its own; so what a rank waits for is always its own, whoever dies,
-// and everybody can see on a rank's board whether its stream still has to come past work on the
-// others' memory.
+// Each rank has a board of such words. A rank's stream writes how far it has come on all boards,
+// and waits for what others wrote on its own; so what a rank waits for is always its own, whoever
+// dies, and everybody can see on a rank's board whether its stream still has to come past work on
+// the others' memory.
 class CudaPeers {
  public:
   CudaPeers(SharedGroup& group, Device device);
@@ -50,23 +50,23 @@ class CudaPeers {
   void tell(const Stream& stream);
   void wait(const Stream& stream);
 
-  // From here until its stream has come to the next tell() this rank uses others' memory: who leaves
-  // waits for that. Throws where one has left already.
+  // From here until its stream has come to the next tell() this rank uses others' memory: who
+  // leaves waits for that. Throws where one has left already.
   void begin();
 
   // From any thread: lets this rank's streams go on that wait for other processes, of which one may
-  // have died. What is computed from then on is undefined. A stream of a rank that lives may take it
-  // back until it has ended, so that it is to be called again and again.
+  // have died. What is computed from then on is undefined. A stream of a rank that lives may take
+  // it back until it has ended, so that it is to be called again and again.
   void let_go() noexcept;
 
-  // Nothing of this rank is on its way any more, or ever will be: ends what others wait for, and lets
-  // their memory go.
+  // Nothing of this rank is on its way any more, or ever will be: ends what others wait for, and
+  // lets their memory go.
   void end() noexcept;
   // Once this rank has left: waits until the streams of all that live have come past what they do
   // with its memory. False where one has not at the deadline.
   bool await_passed(Deadline deadline) noexcept;
-  // Memory stays as it is until the process ends, for some stream, this rank's own if `own_too`, may
-  // still use it.
+  // Memory stays as it is until the process ends, for some stream, this rank's own if `own_too`,
+  // may still use it.
   void keep(bool own_too) noexcept;
 
  private:

@@ -94,9 +94,9 @@ void set_word(void* word, uint64_t value, const Stream& stream) {
       driver_function<PFN_cuStreamWriteValue64_v11070>("cuStreamWriteValue64");
   const DeviceGuard guard(stream.device());
   // By default behind a fence for the whole system.
-  check_driver(write(stream.handle(), std::bit_cast<uintptr_t>(word), value,
-                     CU_STREAM_WRITE_VALUE_DEFAULT),
-               "cuStreamWriteValue64");
+  check_driver(
+      write(stream.handle(), std::bit_cast<uintptr_t>(word), value, CU_STREAM_WRITE_VALUE_DEFAULT),
+      "cuStreamWriteValue64");
 }
 
 void wait_for_word(void* word, uint64_t value, const Stream& stream) {

@@ -21,8 +21,8 @@ IpcHandle export_memory(void* block, Device device);
 // Another process's block, for kernels of `device`; mapped until the last owner lets go.
 std::shared_ptr<void> import_memory(const IpcHandle& handle, Device device);
 
-// Lets streams of `device` write and read words in whole pages of the host's memory, which processes
-// may share, until the last owner lets go. Points to where they are for the device.
+// Lets streams of `device` write and read words in whole pages of the host's memory, which
+// processes may share, until the last owner lets go. Points to where they are for the device.
 std::shared_ptr<void> register_words(void* pages, size_t bytes, Device device);
 
 // Sets a word of such pages (its address on the device), behind all that was put on the stream

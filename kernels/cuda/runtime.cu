@@ -100,8 +100,8 @@ void* memory_or_null(cudaError_t error, void* memory, std::string_view call) {
   return memory;
 }
 
-// All addresses that take_memory() ever gave lie in [lowest, highest). CUDA takes them from parts of
-// the address space of its own, so that there is hardly any memory of the host between the two.
+// All addresses that take_memory() ever gave lie in [lowest, highest). CUDA takes them from parts
+// of the address space of its own, so that there is hardly any memory of the host between the two.
 std::atomic<uintptr_t> lowest{UINTPTR_MAX};
 std::atomic<uintptr_t> highest{0};
 

@@ -23,7 +23,8 @@ Options options_of(const std::string& transport, Device device) {
 
 std::string refused(int n, ErrorCode code, const Options& options) {
   return message_of(code, [&] {
-    run_ranks(n, [](Communicator&) { ADD_FAILURE() << "a group was made"; }, options);
+    run_ranks(
+        n, [](Communicator&) { ADD_FAILURE() << "a group was made"; }, options);
   });
 }
 
@@ -38,7 +39,8 @@ TEST(TransportCuda, WithoutADeviceSaysWhatWasWantedWhatCameAndWhatToDo) {
     EXPECT_THAT(refused(n, ErrorCode::kInvalidArgument, {}),
                 AllOf(HasSubstr("LOCKSTEP_TRANSPORT"), says));
     // What names another is not concerned.
-    run_ranks(n, [](Communicator& comm) { comm.barrier().wait(); }, options_of("thread", kCpu));
+    run_ranks(
+        n, [](Communicator& comm) { comm.barrier().wait(); }, options_of("thread", kCpu));
     unsetenv("LOCKSTEP_TRANSPORT");
   }
 }
@@ -47,7 +49,8 @@ TEST(TransportCuda, WithADeviceThatIsNotThereNamesIt) {
   const Device device = {DeviceType::kCuda, 60};
   for (const std::string transport : {"cuda", ""}) {
     const Error error = error_of([&] {
-      run_ranks(3, [](Communicator&) { ADD_FAILURE(); }, options_of(transport, device));
+      run_ranks(
+          3, [](Communicator&) { ADD_FAILURE(); }, options_of(transport, device));
     });
     EXPECT_THAT(error.what(), AllOf(HasSubstr("cuda:60"), HasSubstr("use device cpu")));
   }

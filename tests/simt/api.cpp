@@ -446,7 +446,8 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function
               : name == "cuStreamWriteValue64" ? reinterpret_cast<void*>(write_value)
                                                : nullptr;
   if (found != nullptr) {
-    *found = *function != nullptr ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+    *found =
+        *function != nullptr ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
   }
   return cudaSuccess;
 }

@@ -1,5 +1,5 @@
-// What a rank may rely on when another of its group fails, leaves or dies while devices are still at
-// work: memory that it let go is left alone, whatever is queued; errors name who is lost; and a
+// What a rank may rely on when another of its group fails, leaves or dies while devices are still
+// at work: memory that it let go is left alone, whatever is queued; errors name who is lost; and a
 // barrier tells whether all was finished.
 #include <gmock/gmock.h>
 
@@ -17,11 +17,11 @@
 namespace lockstep::comm {
 namespace {
 
+using std::chrono::milliseconds;
+using std::chrono::seconds;
 using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
-using std::chrono::milliseconds;
-using std::chrono::seconds;
 
 constexpr Device kFirst = {DeviceType::kCuda, 0};
 constexpr Device kSecond = {DeviceType::kCuda, 1};
@@ -54,8 +54,9 @@ void queue_much(Device device) {
 
 class CudaLosses : public ProcessesTest {};
 
-// Rank 1 gives up while rank 0's part of a collective, for which all had come, is still behind other
-// work on its device. Returns how the ranks ended; `after` is run by rank 1 when it has given up.
+// Rank 1 gives up while rank 0's part of a collective, for which all had come, is still behind
+// other work on its device. Returns how the ranks ended; `after` is run by rank 1 when it has given
+// up.
 std::vector<int> give_up_before_a_fold(
     int devices, milliseconds timeout, milliseconds sleep, const SharedNumber& ended,
     const std::function<void(Communicator&, std::shared_ptr<void> x)>& after) {
@@ -146,7 +147,8 @@ TEST_F(CudaLosses, MemoryGoesBackWhenNobodyHasItMapped) {
     EXPECT_LT(free_bytes(), before + kLarge);
     *step = 1;
     step.await(2);
-    run_ranks({kFirst}, [](Communicator&) {}, options_of({"cuda", ""}));
+    run_ranks(
+        {kFirst}, [](Communicator&) {}, options_of({"cuda", ""}));
     EXPECT_GE(free_bytes(), before + kLarge);
   });
   EXPECT_EQ(ends, std::vector<int>(2, 0));
@@ -222,8 +224,9 @@ TEST(CudaLossesOfThreads, ARankThatIsLateWhileTheGroupIsMadeIsNamedByAll) {
 TEST(CudaLossesOfThreads, ARankThatCannotHaveItsDeviceDoesNotKeepTheOthersWaiting) {
   const auto started = std::chrono::steady_clock::now();
   const Error error = error_of([] {
-    run_ranks({kFirst, kSecond, {DeviceType::kCuda, 9}},
-              [](Communicator&) { ADD_FAILURE() << "made"; }, options_of({"cuda", ""}));
+    run_ranks(
+        {kFirst, kSecond, {DeviceType::kCuda, 9}}, [](Communicator&) { ADD_FAILURE() << "made"; },
+        options_of({"cuda", ""}));
   });
   EXPECT_THAT(error.what(), HasSubstr("cuda:9"));
   EXPECT_LT(std::chrono::steady_clock::now() - started, seconds(20));
@@ -279,8 +282,10 @@ TEST(CudaCommunicatorMemory, IsToldFromTheHostsWithoutAskingCuda) {
 
 TEST(CudaTransport, WithoutADeviceIsAnErrorThatSaysWhatToDo) {
   const auto refused = [](const Options& options) {
-    return message_of(ErrorCode::kInvalidArgument,
-                      [&] { run_ranks(2, [](Communicator&) { ADD_FAILURE(); }, options); });
+    return message_of(ErrorCode::kInvalidArgument, [&] {
+      run_ranks(
+          2, [](Communicator&) { ADD_FAILURE(); }, options);
+    });
   };
   const auto rest = AllOf(HasSubstr("wants \"cuda\""), HasSubstr("got a group without a device"),
                           HasSubstr("CUDA devices"), HasSubstr("Options::device"));

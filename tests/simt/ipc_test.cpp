@@ -117,16 +117,16 @@ TEST(Words, AreWrittenByAProcessThatThenDies) {
 
 TEST(Words, MustBeRegistered) {
   const Page page;
-  EXPECT_THAT(message_of(ErrorCode::kDevice,
-                         [&] { cuda::set_word(page.get(), 1, Stream(kDevice)); }),
-              HasSubstr("cuStreamWriteValue64"));
-  EXPECT_THAT(message_of(ErrorCode::kDevice,
-                         [&] { cuda::wait_for_word(page.get(), 1, Stream(kDevice)); }),
-              HasSubstr("cuStreamWaitValue64"));
+  EXPECT_THAT(
+      message_of(ErrorCode::kDevice, [&] { cuda::set_word(page.get(), 1, Stream(kDevice)); }),
+      HasSubstr("cuStreamWriteValue64"));
+  EXPECT_THAT(
+      message_of(ErrorCode::kDevice, [&] { cuda::wait_for_word(page.get(), 1, Stream(kDevice)); }),
+      HasSubstr("cuStreamWaitValue64"));
   { const auto words = cuda::register_words(page.get(), kPage, kDevice); }
-  EXPECT_THAT(message_of(ErrorCode::kDevice,
-                         [&] { cuda::set_word(page.get(), 1, Stream(kDevice)); }),
-              HasSubstr("cuStreamWriteValue64"));
+  EXPECT_THAT(
+      message_of(ErrorCode::kDevice, [&] { cuda::set_word(page.get(), 1, Stream(kDevice)); }),
+      HasSubstr("cuStreamWriteValue64"));
 }
 
 }  // namespace

@@ -38,8 +38,8 @@ class ProcessesTest : public ::testing::Test {
 class SharedNumber {
  public:
   SharedNumber()
-      : value_(new(mmap(nullptr, sizeof(std::atomic<int>), PROT_READ | PROT_WRITE,
-                        MAP_SHARED | MAP_ANONYMOUS, -1, 0)) std::atomic<int>(0)) {}
+      : value_(new (mmap(nullptr, sizeof(std::atomic<int>), PROT_READ | PROT_WRITE,
+                         MAP_SHARED | MAP_ANONYMOUS, -1, 0)) std::atomic<int>(0)) {}
   ~SharedNumber() { munmap(value_, sizeof *value_); }
   SharedNumber(const SharedNumber&) = delete;
   SharedNumber& operator=(const SharedNumber&) = delete;
