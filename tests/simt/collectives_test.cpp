@@ -319,8 +319,14 @@ TEST_P(CudaFailures, RanksThatDisagreeAreAllTold) {
   });
 }
 
-TEST_P(CudaFailures, RanksOfWhichOneGivesHostMemoryAreTold) {
-  if (GetParam().transport != "cuda") GTEST_SKIP() << "what is staged is host memory to the others";
+// What is staged is host memory to the others.
+class CudaStraightFailures : public CudaCollectives {};
+INSTANTIATE_TEST_SUITE_P(Ways, CudaStraightFailures,
+                         ::testing::Values(Way{"cuda", {kFirst, kFirst, kFirst}},
+                                           Way{"cuda", {kFirst, kSecond}}),
+                         way_name);
+
+TEST_P(CudaStraightFailures, RanksOfWhichOneGivesHostMemoryAreTold) {
   on_ranks([&](Communicator& comm) {
     std::vector<float> host(40);
     const auto x = on_device(comm.device(), input_of(DType::kF32, comm.rank(), 40));

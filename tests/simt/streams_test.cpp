@@ -96,7 +96,15 @@ class StreamsDeathTest : public ::testing::Test {
 };
 using Streams = StreamsDeathTest;
 using DeviceMemory = StreamsDeathTest;
-using DeviceMemoryDeathTest = StreamsDeathTest;
+// Of blocks that are kept: the emulator keeps them where SIMT_CACHE=1 is set, as in the test
+// simt_streams_test.cached, which runs these.
+class CachedMemoryDeathTest : public StreamsDeathTest {
+ protected:
+  void SetUp() override {
+    StreamsDeathTest::SetUp();
+    ASSERT_TRUE(cuda::caches_memory()) << "want SIMT_CACHE=1";
+  }
+};
 
 // x becomes 2 on the current stream, y its copy on another.
 float copied_on_a_side_stream(bool waits_for_x, bool waits_for_y) {
@@ -237,8 +245,7 @@ TEST_F(DeviceMemory, IsUsedAgainBehindTheStreamsThatUsedIt) {
   EXPECT_EQ(memory_stats(kDevice).system_allocations, before);
 }
 
-TEST_F(DeviceMemoryDeathTest, AUserThatWasNotToldOfIsFound) {
-  if (!cuda::caches_memory()) GTEST_SKIP() << "the emulator ends the process in this case";
+TEST_F(CachedMemoryDeathTest, AUserThatWasNotToldOfIsFound) {
   expect_found([] { return copied_from_memory_let_go(false) != 1; });
 }
 
@@ -261,8 +268,7 @@ TEST_F(DeviceMemory, LetGoUnderAnotherStreamIsUsedAgainBehindIt) {
   });
 }
 
-TEST_F(DeviceMemory, GoesToAnotherStreamWhereThereIsNoMoreAndBehindAnEvent) {
-  if (!cuda::caches_memory()) GTEST_SKIP() << "blocks are not kept";
+TEST_F(CachedMemoryDeathTest, GoesToAnotherStreamWhereThereIsNoMoreAndBehindAnEvent) {
   constexpr size_t kBytes = 4096;
   constexpr int64_t kFloats = kBytes / sizeof(float);
   const auto all = [](const Memory& memory) {
@@ -307,8 +313,7 @@ TEST_F(DeviceMemory, ThatEndsSaysWhatHoldsIt) {
                     HasSubstr("2 of 3145728, 1 of 1048576"), HasSubstr("in use here by 3 blocks")));
 }
 
-TEST_F(DeviceMemory, IsGivenBackToTheSystemOnceNobodyNeedsIt) {
-  if (!cuda::caches_memory()) GTEST_SKIP() << "blocks are not kept";
+TEST_F(CachedMemoryDeathTest, IsGivenBackToTheSystemOnceNobodyNeedsIt) {
   Memory x = floats();
   fill(x, 1);
   x.reset();
