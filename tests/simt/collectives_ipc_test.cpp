@@ -148,28 +148,8 @@ TEST_F(CudaProcesses, ThatDieAreNamedAndNobodyWaitsForTheirDevices) {
 }
 
 TEST_F(CudaProcesses, ThatAreStoppedEndAtTheTimeout) {
-  const std::vector<int> ends =
-      run_processes(2, 1, "cuda", std::chrono::milliseconds(1500), [](Communicator& comm) {
-        const Device device = comm.device();
-        const auto x = comm.allocate(4096, device);
-        const auto reduce = [&] {
-          return comm.all_reduce(x.get(), x.get(), 1001, DType::kF32, ReduceOp::kSum);
-        };
-        reduce().wait();
-        Stream(device).synchronize();
-        reduce().wait();
-        if (comm.rank() == 1) {
-          kill(getpid(), SIGSTOP);
-          return;
-        }
-        // All have come, and the other's device does not go on.
-        Stream(device).synchronize();
-        EXPECT_THAT(message_of(ErrorCode::kTimeout,
-                               [&] {
-                                 while (true) reduce().wait();
-                               }),
-                    HasSubstr("waited 1.5"));
-      });
+  const auto use = [](Communicator& comm) { check_a_stopped_rank_ends_at_the_timeout(comm, "1.5"); };
+  const auto ends = run_processes(2, 1, "cuda", std::chrono::milliseconds(1500), use);
   EXPECT_EQ(ends, (std::vector<int>{0, kStopped}));
 }
 

@@ -5,8 +5,7 @@
 #include <atomic>
 #include <numeric>
 
-#include "../errors.h"
-#include "device_buffers.h"
+#include "device_checks.h"
 #include "lockstep/comm/communicator.h"
 #include "simt/simt.h"
 
@@ -171,60 +170,13 @@ TEST_P(CudaCollectives, BringEveryRankWhatIsIts) {
 }
 
 TEST_P(CudaCollectives, SendAndReceive) {
-  const int n = size();
-  if (n == 1) return;
-  on_ranks([&](Communicator& comm) {
-    const Device device = comm.device();
-    const int64_t count = 777;
-    const int next = (comm.rank() + 1) % n;
-    const int before = (comm.rank() + n - 1) % n;
-    for (int round = 0; round < 3; ++round) {
-      const Bytes mine = input_of(DType::kF32, comm.rank() + round, count);
-      const auto send = on_device(device, mine);
-      const auto recv = on_device(device, Bytes(mine.size()));
-      Work sent = comm.send(send.get(), count, DType::kF32, next);
-      Work received = comm.recv(recv.get(), count, DType::kF32, before);
-      received.wait();
-      ASSERT_EQ(from_device(device, recv, mine.size()),
-                input_of(DType::kF32, before + round, count));
-      sent.wait();
-    }
-  });
+  if (size() > 1) on_ranks(check_send_and_receive);
 }
 
-View floats(const std::shared_ptr<void>& memory, int64_t count, Device device) {
-  return {memory.get(), DType::kF32, device, {count}, {1}};
-}
-
-// No host waits between what makes the inputs, the collectives and what uses their results.
 TEST_P(CudaCollectives, AreInOrderWithTheCallersStream) {
-  const int n = size();
-  constexpr int64_t kCount = 4099;
   for (int seed = 1; seed <= (kSanitized ? 3 : 10); ++seed) {
     simt::seed(static_cast<uint64_t>(seed));
-    on_ranks([&](Communicator& comm) {
-      const Device device = comm.device();
-      const auto x = comm.allocate(kCount * sizeof(float), device);
-      const auto y = allocate(kCount * sizeof(float), device);
-      const auto z = allocate(kCount * sizeof(float), device);
-      const Stream side = Stream::create(device);
-      const StreamGuard guard(side);
-      side.wait(Stream(device).record());  // x is zero
-      for (int step = 0; step < 3; ++step) {
-        launch<kernels::Fill>(device, floats(x, kCount, device), comm.rank() + step + 1.0);
-        Work work = comm.all_reduce(x.get(), y.get(), kCount, DType::kF32, ReduceOp::kSum);
-        launch<kernels::Fill>(device, floats(z, kCount, device), 0.0);  // meanwhile
-        work.wait();
-        launch<kernels::Fill>(device, floats(x, kCount, device), -1.0);
-        launch<kernels::Copy>(device, floats(y, kCount, device), floats(z, kCount, device));
-      }
-      const Bytes out = from_device(device, z, kCount * sizeof(float));
-      std::vector<float> values(kCount);
-      std::memcpy(values.data(), out.data(), out.size());
-      EXPECT_THAT(values, Each(static_cast<float>(n * (n + 1) / 2 + n * 2)));
-      used_on(y.get(), side);
-      used_on(z.get(), side);
-    });
+    on_ranks([](Communicator& comm) { check_order_with_the_callers_stream(comm, 4099); });
   }
 }
 

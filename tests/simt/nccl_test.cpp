@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "device_checks.h"
 #include "nccl_faults.h"
 #include "nccl_ranks.h"
 
@@ -247,61 +248,12 @@ TEST(NcclOfMachines, BringsEveryRankWhatIsIts) {
   });
 }
 
-TEST_P(NcclOfSeveral, SendsAndReceives) {
-  const int n = size();
-  on_ranks([&](Communicator& comm) {
-    const Device device = comm.device();
-    const int64_t count = 777;
-    const int next = (comm.rank() + 1) % n;
-    const int before = (comm.rank() + n - 1) % n;
-    for (int round = 0; round < 3; ++round) {
-      const Bytes mine = input_of(DType::kF32, comm.rank() + round, count);
-      const auto send = on_device(device, mine);
-      const auto recv = on_device(device, Bytes(mine.size()));
-      Work sent = comm.send(send.get(), count, DType::kF32, next);
-      Work received = comm.recv(recv.get(), count, DType::kF32, before);
-      received.wait();
-      ASSERT_EQ(from_device(device, recv, mine.size()),
-                input_of(DType::kF32, before + round, count));
-      sent.wait();
-    }
-  });
-}
+TEST_P(NcclOfSeveral, SendsAndReceives) { on_ranks(check_send_and_receive); }
 
-View floats(const std::shared_ptr<void>& memory, int64_t count, Device device) {
-  return {memory.get(), DType::kF32, device, {count}, {1}};
-}
-
-// No host waits between what makes the inputs, the collectives and what uses their results.
 TEST_P(Nccl, IsInOrderWithTheCallersStream) {
-  const int n = size();
-  constexpr int64_t kCount = 1031;
   for (int seed = 1; seed <= (kSanitized ? 3 : 10); ++seed) {
     simt::seed(static_cast<uint64_t>(seed));
-    on_ranks([&](Communicator& comm) {
-      const Device device = comm.device();
-      const auto x = comm.allocate(kCount * sizeof(float), device);
-      const auto y = allocate(kCount * sizeof(float), device);
-      const auto z = allocate(kCount * sizeof(float), device);
-      const Stream side = Stream::create(device);
-      const StreamGuard guard(side);
-      side.wait(Stream(device).record());  // x is zero
-      for (int step = 0; step < 3; ++step) {
-        launch<kernels::Fill>(device, floats(x, kCount, device), comm.rank() + step + 1.0);
-        Work work = comm.all_reduce(x.get(), y.get(), kCount, DType::kF32, ReduceOp::kSum);
-        launch<kernels::Fill>(device, floats(z, kCount, device), 0.0);  // meanwhile
-        work.wait();
-        launch<kernels::Fill>(device, floats(x, kCount, device), -1.0);
-        comm.all_to_all(y.get(), y.get(), kCount / n, DType::kF32).wait();
-        launch<kernels::Copy>(device, floats(y, kCount, device), floats(z, kCount, device));
-      }
-      std::vector<float> values(kCount);
-      const Bytes out = from_device(device, z, kCount * sizeof(float));
-      std::memcpy(values.data(), out.data(), out.size());
-      EXPECT_THAT(values, Each(static_cast<float>(n * (n + 1) / 2 + n * 2)));
-      used_on(y.get(), side);
-      used_on(z.get(), side);
-    });
+    on_ranks([](Communicator& comm) { check_order_with_the_callers_stream(comm, 1031); });
   }
 }
 

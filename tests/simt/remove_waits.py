@@ -2,10 +2,11 @@
 
     remove_waits.py BUILD_FOLDER [barriers|events] [PART_OF_A_FILE'S_NAME]
 
-BUILD_FOLDER is one of the preset simt, with its tests built. Barriers within kernels are left out by
-the emulator while a test runs (SIMT_WITHOUT); waits of streams and of the host are taken out of a copy
-of the sources in BUILD_FOLDER/without, which is built again for each. Prints who missed each one, and
-fails where nobody missed one that KNOWN does not explain, or where KNOWN has more than 5 % of all.
+BUILD_FOLDER has the tests of the emulator (simt_tests) built in it. Barriers within kernels are left out
+by the emulator while a test runs (SIMT_WITHOUT). Waits of streams, of collectives and of the host are
+made optional, by the same variable, in a copy of the sources in BUILD_FOLDER/without, which is built
+once by the preset simt. Prints who missed each one, and fails where nobody missed one that KNOWN does
+not explain, or where KNOWN has more than 5 % of all.
 """
 
 import os
@@ -16,9 +17,10 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-FOLDERS = ["kernels/cuda/*.cu", "kernels/cuda/*.cuh", "comm/cuda_*.cpp"]
+FOLDERS = ["kernels/cuda/*.cu", "kernels/cuda/*.cuh", "comm/cuda_*.cpp", "comm/nccl_transport.cpp",
+           "nn/*.cpp"]
 BARRIER = re.compile(r"\b__syncthreads\(")
-EVENT = re.compile(r"(\b[\w.]+(?:->\w+|\(\))*)(?:\.|->)(wait\((?!lock)|synchronize\()(.*)\);$")
+EVENT = re.compile(r"(\b[\w.]+(?:->\w+|\(\))*(?:\.|->)(?:wait\((?!lock)|synchronize\()|cuda::wait_for_word\().*\);$")
 # A part of the line, and why no test can miss it.
 KNOWN = {}
 MOST_KNOWN = 0.05
@@ -33,17 +35,19 @@ def places(pattern, part):
                     yield name, number, line.strip()
 
 
-def tests_of(build):
-    """The programs, those that cover most kernels first."""
-    first = ["simt_kernels_test", "simt_places_test", "simt_norms_test", "simt_attention_test"]
-    all_tests = {path.name: path for path in (build / "bin").glob("simt_*_test") if path.is_file()}
+def tests_of(build, first):
+    """The programs, those that cover most of these waits first."""
+    all_tests = {path.name: path for path in (build / "tests" / "simt").glob("simt_*_test")}
+    if not all_tests:
+        sys.exit(f"want a folder in which simt_tests was built, and there are no tests in {build}/tests/simt")
     del all_tests["simt_emulator_test"]
-    return [all_tests.pop(name) for name in first] + [all_tests[name] for name in sorted(all_tests)]
+    chosen = [all_tests.pop(f"simt_{name}_test") for name in first]
+    return chosen + [all_tests[name] for name in sorted(all_tests)]
 
 
-def first_to_fail(build, without=None):
-    environment = dict(os.environ, **({"SIMT_WITHOUT": without} if without else {}))
-    for test in tests_of(build):
+def first_to_fail(tests, without):
+    environment = dict(os.environ, SIMT_WITHOUT=without, OMP_NUM_THREADS="1")
+    for test in tests:
         try:
             done = subprocess.run([test, "--gtest_brief=1", "--gtest_fail_fast"], env=environment,
                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -56,24 +60,30 @@ def first_to_fail(build, without=None):
     return None
 
 
-def without_event(build, name, number):
-    """Who misses a wait that is taken out of a copy of the sources, or why that does not build."""
+def with_optional_waits(build):
+    """Builds a copy of the sources in which each wait asks SIMT_WITHOUT first. Returns its folder."""
     copy, tree = build / "without" / "source", build / "without" / "build"
     subprocess.run(["rsync", "-a", "--delete", "--exclude=/build", "--exclude=/.git", f"{ROOT}/", copy],
                    check=True)
-    if not (tree / "build.ninja").exists():
-        subprocess.run(["cmake", "--preset", "simt", "-S", copy, "-B", tree], cwd=copy, check=True,
-                       stdout=subprocess.DEVNULL)
-    lines = (copy / name).read_text(encoding="utf-8").splitlines()
-    found = EVENT.search(lines[number - 1].split("//")[0].rstrip())
-    kept = found.group(3) if found.group(2) == "wait(" else found.group(1)
-    lines[number - 1] = lines[number - 1][:found.start()] + f"static_cast<void>({kept});"
-    (copy / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
-    made = subprocess.run(["cmake", "--build", tree, "--target", "simt_tests"], stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, text=True, check=False)
-    if made.returncode != 0:
-        sys.exit(f"{name}:{number} does not build without it:\n{made.stdout[-2000:]}")
-    return first_to_fail(tree)
+    lines = {}
+    for name, number, _ in places(EVENT, ""):
+        text = lines.setdefault(name, (copy / name).read_text(encoding="utf-8").splitlines())
+        at = EVENT.search(text[number - 1].split("//")[0].rstrip()).start()
+        line = text[number - 1]
+        text[number - 1] = f'{line[:at]}if (!wait_is_away("/{name}:{number}")) {line[at:]}'
+    for name, text in lines.items():
+        asks = ["#include <cstdlib>", "#include <string>",
+                "static bool wait_is_away(const std::string& place) {",
+                '  static const char* without = std::getenv("SIMT_WITHOUT");',
+                "  return without != nullptr && place == without;", "}"]
+        (copy / name).write_text("\n".join(asks + text) + "\n", encoding="utf-8")
+    for command in (["cmake", "--preset", "simt", "-S", copy, "-B", tree],
+                    ["cmake", "--build", tree, "--target", "simt_tests"]):
+        made = subprocess.run(command, cwd=copy, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              text=True, check=False)
+        if made.returncode != 0:
+            sys.exit(f"the copy does not build:\n{made.stdout[-2000:]}")
+    return tree
 
 
 def main():
@@ -84,13 +94,14 @@ def main():
         sys.exit("want rsync, which copies the sources")
     kinds = []
     if what != "events":
-        kinds.append((BARRIER, lambda name, number: first_to_fail(build, f"/{name}:{number}")))
+        kinds.append((BARRIER, tests_of(build, ["kernels", "places", "norms", "attention"])))
     if what != "barriers":
-        kinds.append((EVENT, lambda name, number: without_event(build, name, number)))
+        kinds.append((EVENT, tests_of(with_optional_waits(build),
+                                      ["streams", "collectives", "nccl", "data_parallel"])))
     total, known, missing = 0, 0, []
-    for pattern, run in kinds:
+    for pattern, tests in kinds:
         for name, number, line in places(pattern, part):
-            who = run(name, number)
+            who = first_to_fail(tests, f"/{name}:{number}")
             reason = next((why for text, why in KNOWN.items() if text in f"{name}: {line}"), None)
             print(f"{name}:{number} {line}\n    " + (f"missed by {who}" if who else
                                                      f"missed by nobody: {reason or 'why?'}"), flush=True)
