@@ -77,7 +77,7 @@ test: ## runs every test (CTEST_ARGS)
 	fi
 
 .PHONY: check
-check: check-format check-lint check-asan check-tsan check-fuzz check-kills check-models ## format, lint, sanitizers, fuzzers, kills, random models
+check: check-format check-lint check-asan check-tsan check-fuzz check-kills check-models check-barriers ## format, lint, sanitizers, fuzzers, kills, random models, barriers
 
 .PHONY: check-format
 check-format: ## the first part of check: is every file as clang-format 14 writes it?
@@ -135,6 +135,13 @@ check-models: ## the seventh part: random models on several ranks against one pr
 	@$(call build,$(PRESET),nn_data_parallel_property_test)
 	@echo "check: $(MODELS) random models"
 	@LOCKSTEP_TEST_MODELS=$(MODELS) build/$(PRESET)/tests/nn_data_parallel_property_test
+
+.PHONY: check-barriers
+check-barriers: ## the eighth part: proves that what meets in a CUDA block is free of races (needs nvcc)
+	@$(call set_up,build check)
+	@cmake --preset $(PRESET) $(CMAKE_ARGS) >/dev/null
+	@echo "check: barriers"
+	@python3 tests/cuda/prove_barriers.py build/$(PRESET)
 
 .PHONY: gpu-test
 gpu-test: ## every test of CUDA code on this machine's devices; without one it fails (GPU_TEST_ARGS)

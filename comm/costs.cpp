@@ -1,9 +1,11 @@
 #include "lockstep/comm/costs.h"
 
 #include <algorithm>
+#include <chrono>
 #include <fstream>
 #include <iomanip>
 #include <limits>
+#include <memory>
 #include <sstream>
 #include <vector>
 
@@ -19,6 +21,9 @@ constexpr std::string_view kHead =
     "# (comm/costs.h); written by bench_allreduce --tune, read through LOCKSTEP_TUNE\n";
 // What finding buffers and beginning to work between them costs besides.
 constexpr double kSetUp = 0.3e-6;
+
+// Enough that a launch does not count.
+constexpr int64_t kDeviceProbeBytes = int64_t{4} << 20;
 
 struct Line {
   std::string transport;
@@ -84,6 +89,10 @@ double ring_seconds(const Costs& costs, int ranks, double bytes) {
   return 2 * (ranks - 1) * costs.meet + 2 * part(ranks) * bytes * costs.fetch;
 }
 
+double device_seconds(const Costs& costs, int ranks, double bytes) {
+  return costs.meet + 2 * part(ranks) * bytes * costs.fetch;
+}
+
 std::optional<Costs> load_costs(const std::string& file, const std::string& transport, int ranks) {
   for (const Line& line : read_lines(file)) {
     if (line.transport == transport && line.ranks == ranks) return line.costs;
@@ -106,6 +115,42 @@ void save_costs(const std::string& file, const std::string& transport, int ranks
   }
   out.close();
   if (!out) throw Error(ErrorCode::kIo, "tune", concat("cannot write the table of costs ", file));
+}
+
+std::optional<DeviceCosts> load_device_costs(const std::string& file, int ranks) {
+  const std::optional<Costs> cuda = load_costs(file, "cuda", ranks);
+  const std::optional<Costs> nccl = load_costs(file, "nccl", ranks);
+  if (!cuda || !nccl) return std::nullopt;
+  return DeviceCosts{*cuda, *nccl};
+}
+
+Costs measure_device_costs(Transport& transport, int rounds) {
+  const std::shared_ptr<void> memory = transport.allocate_on_device(kDeviceProbeBytes);
+  const auto seconds_of = [&](int64_t bytes) {
+    const Device device = transport.device();
+    const auto order = std::make_shared<OnDevice>();
+    order->device = device;
+    order->ready = current_stream(device).record();
+    order->ready.synchronize();
+    Collective probe;
+    probe.request = {Kind::kAllReduce, DType::kI32, kernels::FoldOp::kSum,
+                     Algorithm::kAuto, 0,           bytes / 4};
+    probe.send = memory.get();
+    probe.recv = memory.get();
+    probe.on_device = order;
+    const auto start = std::chrono::steady_clock::now();
+    transport.run(probe);
+    order->completed.synchronize();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
+  double few = 1;
+  double many = 1;
+  for (int i = 0; i < rounds; ++i) {
+    few = std::min(few, seconds_of(4));
+    many = std::min(many, seconds_of(kDeviceProbeBytes));
+  }
+  const double moved = 2 * part(transport.size()) * kDeviceProbeBytes;
+  return {few, 0, std::max(many - few, 0.0) / moved, 0, 0};
 }
 
 void agree_on_costs(Transport& transport, const std::optional<Costs>& known, int rounds) {

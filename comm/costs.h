@@ -30,6 +30,9 @@ double read_seconds(const Costs& costs, int ranks, double bytes, double calls);
 // Over sockets:
 double exchange_seconds(const Costs& costs, int ranks, double bytes);
 double ring_seconds(const Costs& costs, int ranks, double bytes);
+// Of memory of devices, by "cuda" or "nccl", where `meet` is what a few bytes take and `fetch` a
+// byte:
+double device_seconds(const Costs& costs, int ranks, double bytes);
 
 // A table of costs as a file: a line for each transport and number of ranks, with the numbers in
 // the order of Costs. Lines that begin with # are comments.
@@ -40,6 +43,19 @@ std::optional<Costs> load_costs(const std::string& file, const std::string& tran
 // Puts a line in the place of the one there was. Throws kIo, kCorrupt.
 void save_costs(const std::string& file, const std::string& transport, int ranks,
                 const Costs& costs);
+
+// What those two ways of devices' memory cost by a table.
+struct DeviceCosts {
+  Costs cuda;
+  Costs nccl;
+
+  friend bool operator==(const DeviceCosts&, const DeviceCosts&) = default;
+};
+// Nothing where one of the two has no line. Throws as load_costs() does.
+std::optional<DeviceCosts> load_device_costs(const std::string& file, int ranks);
+// What an all_reduce of devices' memory takes by this transport, which has a device, the least of
+// `rounds` times. Every rank calls it at the same place. Throws what a collective throws.
+Costs measure_device_costs(Transport& transport, int rounds);
 
 // Gives all ranks of a group rank 0's costs: `known`, or what is measured now, in about a
 // millisecond, `rounds` times as long. Every rank calls it before anything else; `known` counts on

@@ -40,11 +40,6 @@ struct Piece {
   int64_t send_stride = 0;  // of a reduce_scatter: elements from one block to the next
 };
 
-bool has_direct_way(const Collective& collective, int size) {
-  if (collective.folds()) return size <= kernels::kMostCudaFolds;
-  return collective.request.kind == Kind::kAllGather || collective.request.kind == Kind::kBroadcast;
-}
-
 class CudaTransport final : public Transport {
  public:
   // Has no device's memory before connect().
@@ -421,6 +416,11 @@ class CudaTransport final : public Transport {
 };
 
 }  // namespace
+
+bool has_direct_way(const Collective& collective, int size) {
+  if (collective.folds()) return size <= kernels::kMostCudaFolds;
+  return collective.request.kind == Kind::kAllGather || collective.request.kind == Kind::kBroadcast;
+}
 
 std::unique_ptr<Transport> make_cuda_transport(std::unique_ptr<Transport> host, Device device,
                                                bool direct, bool must_reach) {

@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "lockstep/comm/collective.h"
 #include "lockstep/comm/transport.h"
 
 namespace lockstep::comm {
@@ -22,5 +23,8 @@ namespace lockstep::comm {
 // collectives before it have finished on all ranks' devices.
 std::unique_ptr<Transport> make_cuda_transport(std::unique_ptr<Transport> host, Device device,
                                                bool direct, bool must_reach);
+
+// Whether it has a way straight between devices for such a collective of `size` ranks.
+bool has_direct_way(const Collective& collective, int size);
 
 }  // namespace lockstep::comm

@@ -42,6 +42,8 @@ namespace {
 constexpr std::string_view kOp = "connect";
 // The reason why a group failed comes behind the end of a rank's connections at most by this.
 constexpr std::chrono::milliseconds kWhy{200};
+// How often costs are measured for a table.
+constexpr int kAtLength = 30;
 constexpr std::array<std::string_view, 6> kTransports = {"thread", "shm",  "tcp",
                                                          "mixed",  "cuda", "nccl"};
 
@@ -103,14 +105,36 @@ void check_has_device(const Options& options) {
              "thread shm tcp mixed, or no transport"));
 }
 
+std::string costs_file() {
+  const char* file = std::getenv("LOCKSTEP_TUNE");
+  return file != nullptr ? file : "";
+}
+
+#ifdef LOCKSTEP_WITH_CUDA
+// Adds what a way between devices costs to the table that was asked for.
+void save_device_costs(Transport& transport, const Options& options) {
+  const bool between_devices = transport.name() == "cuda" || transport.name() == "nccl";
+  if (options.save_costs.empty() || transport.size() == 1 || !between_devices) return;
+  const Costs costs = measure_device_costs(transport, kAtLength);
+  if (transport.rank() != 0) return;
+  save_costs(options.save_costs, std::string(transport.name()), transport.size(), costs);
+}
+#endif
+
 // Lets a group take memory of the device of its options, if it has one.
 std::unique_ptr<Transport> with_device(std::unique_ptr<Transport> transport,
                                        const Options& options) {
   std::string wanted;
+  [[maybe_unused]] std::optional<DeviceCosts> costs;
   try {
     check_has_device(options);
     require_device(options.device, kOp);
     wanted = transport_name(options);
+    // A way that was asked for by its name is taken, whatever it costs.
+    const bool may_choose = options.device.is_cuda() && wanted.empty();
+    if (may_choose && transport->rank() == 0 && !costs_file().empty()) {
+      costs = load_device_costs(costs_file(), transport->size());
+    }
   } catch (...) {
     transport->leave(Failure::current(kOp));  // else the others would wait for this rank
     throw;
@@ -121,12 +145,21 @@ std::unique_ptr<Transport> with_device(std::unique_ptr<Transport> transport,
   transport = make_cuda_transport(std::move(transport), options.device, by_nccl || wanted == "cuda",
                                   wanted == "cuda");
 #ifdef LOCKSTEP_WITH_NCCL
-  if (by_nccl) return with_nccl(std::move(transport), machine_name(), wanted == "nccl");
-#endif
+  if (by_nccl) {
+    transport = with_nccl(std::move(transport), machine_name(), wanted == "nccl", costs);
+  }
+#else
   check(
       wanted != "nccl", kOp,
       "transport \"nccl\" cannot be had: this build of Lockstep is without NCCL, whose nccl.h was "
       "not found; install NCCL's development files, and configure and build again");
+#endif
+  try {
+    save_device_costs(*transport, options);
+  } catch (...) {
+    transport->leave(Failure::current(kOp));
+    throw;
+  }
 #endif
   return transport;
 }
@@ -188,16 +221,10 @@ void set_own(const Meeting& meeting, std::string_view what, std::string_view val
   meeting.store->set(concat(meeting.prefix, what, "/", meeting.rank), value);
 }
 
-std::string costs_file() {
-  const char* file = std::getenv("LOCKSTEP_TUNE");
-  return file != nullptr ? file : "";
-}
-
 // Gives the ranks of a new transport the same costs: rank 0's table's, if it has one and the table
 // has them, and else what they measure.
 void tune(Transport& transport, const Options& options) {
   if (transport.size() == 1) return;
-  constexpr int kAtLength = 30;
   const std::string name(transport.name());
   const std::string file = costs_file();
   std::optional<Costs> known;

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/comm/cuda_transport.h"
 #include "lockstep/comm/cuda_watch.h"
 #include "lockstep/comm/log.h"
 #include "lockstep/comm/nccl_group.h"
@@ -88,6 +89,8 @@ class NcclTransport final : public Transport {
     std::string why_not;  // empty: nothing
   };
   Outcome connect(std::string_view machine);
+  // After it: rank 0's count.
+  void choose_by(const std::optional<DeviceCosts>& costs);
   std::unique_ptr<Transport> give_back() { return std::move(others_); }
 
   std::string_view name() const override { return "nccl"; }
@@ -132,6 +135,7 @@ class NcclTransport final : public Transport {
   std::string find_loss();
   void raise_dead();
   void look();
+  bool is_cheaper_without(const Collective& collective) const;
   void put(const Collective& collective);
   void exchange(const Collective& collective);
   void run_with_counts(const Collective& collective);
@@ -140,6 +144,7 @@ class NcclTransport final : public Transport {
   void end_on_stream(Deadline deadline) noexcept;
 
   std::unique_ptr<Transport> others_;
+  std::optional<DeviceCosts> choice_;
   Stream stream_;
   std::atomic<bool> cancelled_{false};
   // Of the call of NCCL that is made.
@@ -270,6 +275,24 @@ void NcclTransport::look() {
   raise_dead();
 }
 
+void NcclTransport::choose_by(const std::optional<DeviceCosts>& costs) {
+  struct Known {
+    bool is_known;
+    DeviceCosts costs;
+  };
+  const Known known =
+      tell_all(*others_, Known{costs.has_value(), costs.value_or(DeviceCosts{})})[0];
+  if (others_->name() != "cuda" || !known.is_known) return;
+  choice_ = known.costs;
+  if (rank() != 0 || !logs_debug()) return;
+  const auto text = [](const Costs& c) {
+    return concat(c.meet * 1e6, " us and ", c.fetch * 1e9, " ns/B");
+  };
+  log_line(0,
+           concat("of devices' memory each size goes the cheaper way by the table of costs: cuda ",
+                  text(choice_->cuda), ", nccl ", text(choice_->nccl)));
+}
+
 // ---- Memory ----
 
 std::shared_ptr<void> NcclTransport::allocate_on_device(size_t bytes) {
@@ -298,13 +321,22 @@ void NcclTransport::run(const Collective& collective) {
   raise_failure();
   if (collective.counts != nullptr) return run_with_counts(collective);
   if (collective.request.kind == Kind::kBarrier) await_stream(collective);
-  const bool by_nccl =
-      collective.on_device != nullptr && (!collective.folds() || has_fold(collective.request));
+  const bool by_nccl = collective.on_device != nullptr &&
+                       (!collective.folds() || has_fold(collective.request)) &&
+                       !is_cheaper_without(collective);
   if (!by_nccl) return others_->run(collective);
   Collective asked = collective;
   asked.request.on_device = true;
   others_->meet(asked, nullptr, 0, nullptr);
   put(collective);
+}
+
+bool NcclTransport::is_cheaper_without(const Collective& collective) const {
+  if (!choice_ || !has_direct_way(collective, size())) return false;
+  const auto bytes =
+      static_cast<double>(std::max(collective.send_bytes(size()), collective.recv_bytes(size())));
+  return device_seconds(choice_->cuda, size(), bytes) <
+         device_seconds(choice_->nccl, size(), bytes);
 }
 
 // Where each rank has its own counts, one that gives and takes nothing has no buffers, and does not
@@ -453,12 +485,15 @@ void NcclTransport::end_on_stream(Deadline deadline) noexcept {
 }  // namespace
 
 std::unique_ptr<Transport> with_nccl(std::unique_ptr<Transport> others, std::string_view machine,
-                                     bool must) {
+                                     bool must, const std::optional<DeviceCosts>& costs) {
   if (others->size() == 1 && !must) return others;
   auto transport = std::make_unique<NcclTransport>(std::move(others));
   try {
     const NcclTransport::Outcome outcome = transport->connect(machine);
-    if (outcome.why_not.empty()) return transport;
+    if (outcome.why_not.empty()) {
+      transport->choose_by(costs);
+      return transport;
+    }
     if (must) {
       throw Error(outcome.code, kOp, concat("transport \"nccl\" cannot be had: ", outcome.why_not));
     }

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string_view>
 
+#include "lockstep/comm/costs.h"
 #include "lockstep/comm/transport.h"
 
 namespace lockstep::comm {
@@ -15,11 +17,15 @@ namespace lockstep::comm {
 // they begin none about which they disagree; where a rank dies, NCCL notices an error by itself or
 // the timeout passes, they are aborted, and the next call throws (CudaWatch).
 //
+// Where `others` has a way of its own between the devices, and rank 0 has `costs`, the cheaper of
+// the two is taken for each size of what both have. Without them NCCL is, whatever it costs: its
+// bits are not the other way's, and would else differ from one start to the next.
+//
 // Returns `others` where ranks share a device, where one has no NCCL, or where NCCL cannot connect
 // them; with `must`, throws kInvalidArgument (kDevice for the last) that says which. `machine` is
 // the same for two ranks of one machine and for no others. Every rank calls it at the same place in
 // its sequence of collectives. Throws what those throw.
 std::unique_ptr<Transport> with_nccl(std::unique_ptr<Transport> others, std::string_view machine,
-                                     bool must);
+                                     bool must, const std::optional<DeviceCosts>& costs);
 
 }  // namespace lockstep::comm

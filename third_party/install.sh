@@ -5,7 +5,7 @@
 #   third_party/install.sh data     Fashion-MNIST and a list of words, for the examples that train on them
 #   third_party/install.sh simt     Boost.Context, by which the tests run CUDA kernels on a CPU
 #   third_party/install.sh check    clang-format and clang-tidy, of the versions that CONTRIBUTING.md names,
-#                                   and clang with libFuzzer
+#                                   clang with libFuzzer, and venv for a verifier from PyPI
 #
 # Groups may be given together; without one it is `build`. Where there is no apt it says so and ends
 # well: CMake then takes what the system has, and fetches or names the rest.
@@ -17,7 +17,7 @@ build+=(ocl-icd-opencl-dev)  # libdnnl-dev's CMake files look for OpenCL, its pa
 build+=(python3-xxhash)  # a test reads checkpoints by another program
 data=(dataset-fashion-mnist miscfiles)
 simt=(libboost-context-dev)
-check=(clang-format-14 clang-tidy-16 clang-16 libclang-rt-16-dev libomp-16-dev)
+check=(python3-venv clang-format-14 clang-tidy-16 clang-16 libclang-rt-16-dev libomp-16-dev)
 
 wanted=()
 for group in "${@:-build}"; do

@@ -52,6 +52,20 @@ class CostTables : public ::testing::Test {
   std::string file_;
 };
 
+TEST_F(CostTables, KnowWaysBetweenDevicesWhereBothHaveALine) {
+  const Costs cuda{1e-5, 0, 3e-12, 0, 0};
+  const Costs nccl{2e-5, 0, 2e-12, 0, 0};
+  save_costs(file_, "cuda", 3, cuda);
+  EXPECT_EQ(load_device_costs(file_, 3), std::nullopt);
+  save_costs(file_, "nccl", 3, nccl);
+  const auto both = load_device_costs(file_, 3);
+  ASSERT_TRUE(both.has_value());
+  EXPECT_EQ(both->cuda, cuda);
+  EXPECT_EQ(both->nccl, nccl);
+  EXPECT_EQ(load_device_costs(file_, 2), std::nullopt);
+  EXPECT_DOUBLE_EQ(device_seconds(nccl, 3, 3e6), 2e-5 + 8e-6);
+}
+
 TEST_F(CostTables, KeepALineForEachTransportAndSize) {
   const Costs first{1e-6, 2e-11, 3e-11, 4e-7, 5e-11};
   const Costs second{2e-6, 2e-11, 3e-11, 4e-7, 5e-11};

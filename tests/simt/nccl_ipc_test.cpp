@@ -112,7 +112,9 @@ TEST_P(NcclProcesses, ThatDieAreNamedAndTheOthersGoOn) {
 }
 
 TEST_P(NcclProcesses, ThatAreStoppedEndAtTheTimeout) {
-  const auto use = [](Communicator& comm) { check_a_stopped_rank_ends_at_the_timeout(comm, "1.5"); };
+  const auto use = [](Communicator& comm) {
+    check_a_stopped_rank_ends_at_the_timeout(comm, "1.5");
+  };
   EXPECT_EQ(run_apart(2, std::chrono::milliseconds(1500), use), (std::vector<int>{0, kStopped}));
 }
 

@@ -3,9 +3,13 @@
 // errors, nccl_ipc_test.cpp processes.
 #include <gmock/gmock.h>
 
+#include <unistd.h>
+
 #include <cmath>
+#include <cstdlib>
 
 #include "device_checks.h"
+#include "lockstep/comm/costs.h"
 #include "nccl_faults.h"
 #include "nccl_ranks.h"
 
@@ -368,6 +372,53 @@ TEST(NcclChoice, ItIsTakenWhereEachRankHasADeviceOfItsOwn) {
   EXPECT_EQ(taken({0, 1}, "cuda"), "cuda");
   EXPECT_EQ(taken({0, 1}, "thread"), "thread");
   EXPECT_EQ(taken({0, 1}, "tcp"), "tcp");
+}
+
+// By a table in which a way costs a start alone, or bytes alone.
+TEST(NcclChoice, ATableOfCostsDecidesBySizeWhereNoTransportIsNamed) {
+  const std::string file = "nccl-costs-" + std::to_string(getpid()) + ".txt";
+  setenv("LOCKSTEP_TUNE", file.c_str(), 1);
+  const auto calls_of = [](const std::string& transport, int64_t count) {
+    const int before = simt::nccl_calls();
+    on_devices({0, 1, 2}, transport, [&](Communicator& comm) {
+      const auto x = on_device(comm.device(), input_of(DType::kI32, comm.rank(), count));
+      comm.all_reduce(x.get(), x.get(), count, DType::kI32, ReduceOp::kSum).wait();
+      const Bytes want = folded_inputs(DType::kI32, ReduceOp::kSum, Blocks::of_all(count, 3));
+      EXPECT_EQ(from_device(comm.device(), x, want.size()), want);
+      // What goes from single ranks to single ranks has no way straight between devices.
+      const auto y = on_device(comm.device(), Bytes(12));
+      comm.all_to_all(y.get(), y.get(), 1, DType::kI32).wait();
+      Stream(comm.device()).synchronize();
+    });
+    return simt::nccl_calls() - before;
+  };
+  save_costs(file, "nccl", 3, {1e-6, 0, 0, 0, 0});
+  EXPECT_EQ(calls_of("", 11), 6) << "by one line alone nothing is chosen";
+  save_costs(file, "cuda", 3, {0, 0, 1e-9, 0, 0});  // 4/3 ns a byte: the same at 750 bytes
+  EXPECT_EQ(calls_of("", 187), 3);
+  EXPECT_EQ(calls_of("", 188), 6);
+  EXPECT_EQ(calls_of("nccl", 11), 6);
+  EXPECT_EQ(calls_of("cuda", 1001), 0);
+  unsetenv("LOCKSTEP_TUNE");
+  std::remove(file.c_str());
+}
+
+TEST(NcclChoice, TablesOfBothWaysAreMeasured) {
+  const std::string file = "nccl-tuned-" + std::to_string(getpid()) + ".txt";
+  for (const std::string transport : {"cuda", "nccl"}) {
+    Options options = options_of({transport, ""}, std::chrono::seconds(100));
+    options.save_costs = file;
+    run_ranks(
+        {device_at(0), device_at(1)}, [](Communicator& comm) { comm.barrier().wait(); }, options);
+  }
+  const auto costs = load_device_costs(file, 2);
+  ASSERT_TRUE(costs.has_value());
+  for (const Costs& each : {costs->cuda, costs->nccl}) {
+    EXPECT_GT(each.meet, 0);
+    EXPECT_GT(each.fetch, 0);
+  }
+  std::remove(file.c_str());
+  EXPECT_EQ(simt::take_report(), "");
 }
 
 TEST(NcclMemory, IsRegisteredUntilItIsLetGoWhichMayBeAfterTheGroup) {
