@@ -2,21 +2,20 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <limits>
-#include <numeric>
 
 #include "lockstep/core/autograd.h"
-#include "lockstep/core/ops/shape_ops.h"
+#include "lockstep/core/ops.h"
+#include "lockstep/kernels/block_quant.h"
+#include "lockstep/kernels/launch.h"
 #include "lockstep/kernels/text.h"
 #include "lockstep/nn/collectives.h"
 
 namespace lockstep::nn {
 namespace {
 
-// The bucket's gradients as one vector of f32 on the host, with what was not sent before.
+// The bucket's gradients as one vector of f32, with what was not sent before.
 Tensor with_errors(const GradBucket& bucket, std::map<std::string, Tensor>& errors) {
-  Tensor flat = Tensor::empty(bucket.data.shape());
+  Tensor flat = Tensor::empty(bucket.data.shape(), {DType::kF32, bucket.data.device()});
   flat.copy_(bucket.data);
   int64_t offset = 0;
   for (size_t i = 0; i < bucket.names.size(); ++i) {
@@ -27,13 +26,6 @@ Tensor with_errors(const GradBucket& bucket, std::map<std::string, Tensor>& erro
     offset += count;
   }
   return flat;
-}
-
-// Writes what all ranks' gradients add up to, divided by their number.
-void store_average(GradBucket& bucket, std::vector<float>& sum, int ranks) {
-  const auto share = 1 / static_cast<float>(ranks);
-  for (float& value : sum) value *= share;
-  bucket.data.copy_(Tensor::from(sum, bucket.data.shape()));
 }
 
 void keep_errors(const GradBucket& bucket, const Tensor& flat,
@@ -76,62 +68,60 @@ BlockQuantHook::BlockQuantHook(int64_t block_size, bool error_feedback)
         [&] { return str_cat("want a block_size of at least 1, got ", block_size); });
 }
 
+namespace {
+
+// How a rank's scales and codes lie in a row of bytes: each begin at 16.
+struct QuantRow {
+  int64_t blocks, codes_at, bytes;
+  QuantRow(int64_t count, int64_t block)
+      : blocks(kernels::quant_blocks(count, block)),
+        codes_at(round_up(blocks * int64_t{sizeof(float)})),
+        bytes(codes_at + round_up(count)) {}
+  // Of `ranks` rows, the first at `data`.
+  View scales(std::byte* data, Device device, int64_t ranks) const {
+    return {data, DType::kF32, device, {ranks, blocks}, {bytes / int64_t{sizeof(float)}, 1}};
+  }
+  View codes(std::byte* data, Device device, int64_t ranks, int64_t count) const {
+    return {data + codes_at, DType::kI8, device, {ranks, count}, {bytes, 1}};
+  }
+
+ private:
+  static int64_t round_up(int64_t bytes) { return (bytes + 15) / 16 * 16; }
+};
+
+std::byte* bytes_of(const Tensor& rows) { return rows.view().as<std::byte>(); }
+
+}  // namespace
+
 void BlockQuantHook::start(GradBucket& bucket, comm::Communicator& group) {
   NoGrad no_grad;
+  const Device device = bucket.data.device();
   const Tensor flat = with_errors(bucket, errors_);
-  auto* values = flat.data<float>();
-  const int64_t count = flat.numel();
-  const int64_t blocks = (count + block_size_ - 1) / block_size_;
-  const size_t scale_bytes = static_cast<size_t>(blocks) * sizeof(float);
-  const size_t bytes = scale_bytes + static_cast<size_t>(count);
-  std::vector<float> scales(static_cast<size_t>(blocks));
+  const QuantRow row(flat.numel(), block_size_);
   InFlight& flight = in_flight_[bucket.index];
-  flight.all.assign(bytes * static_cast<size_t>(group.size()), 0);
-  char* mine = flight.all.data() + bytes * static_cast<size_t>(group.rank());
-  auto* codes = reinterpret_cast<int8_t*>(mine + scale_bytes);
-  for (int64_t block = 0; block < blocks; ++block) {
-    const int64_t begin = block * block_size_;
-    const int64_t end = std::min(count, begin + block_size_);
-    float greatest = 0;
-    bool finite = true;
-    for (int64_t i = begin; i < end; ++i) {
-      greatest = std::max(greatest, std::abs(values[i]));
-      finite = finite && std::isfinite(values[i]);
-    }
-    // One value that is not finite makes its block so on every rank, as a plain sum would.
-    const float scale = finite ? greatest / 127 : std::numeric_limits<float>::quiet_NaN();
-    scales[static_cast<size_t>(block)] = scale;
-    for (int64_t i = begin; i < end; ++i) {
-      const float code = scale > 0 ? std::nearbyint(values[i] / scale) : 0;
-      codes[i] = static_cast<int8_t>(std::clamp(code, -127.0f, 127.0f));
-      values[i] = finite ? values[i] - static_cast<float>(codes[i]) * scale : 0;
-    }
-  }
-  std::memcpy(mine, scales.data(), scale_bytes);
+  // Zeros: what lies between scales and codes is sent as well.
+  flight.all = Tensor::zeros({group.size(), row.bytes}, {DType::kU8, device});
+  std::byte* mine = bytes_of(flight.all) + row.bytes * group.rank();
+  launch<kernels::BlockQuantize>(device, flat.view(), block_size_, row.scales(mine, device, 1),
+                                 row.codes(mine, device, 1, flat.numel()));
+  flat.mark_changed("BlockQuantHook");
   if (error_feedback_) keep_errors(bucket, flat, errors_);
-  flight.work = group.all_gather(mine, flight.all.data(), static_cast<int64_t>(bytes), DType::kU8);
+  flight.work = group.all_gather(mine, bytes_of(flight.all), row.bytes, DType::kU8);
 }
 
 void BlockQuantHook::finish(GradBucket& bucket, comm::Communicator& group) {
   NoGrad no_grad;
+  const Device device = bucket.data.device();
+  const int64_t count = bucket.data.numel();
+  const QuantRow row(count, block_size_);
   InFlight& flight = in_flight_[bucket.index];
   flight.work.wait();
-  const int64_t count = bucket.data.numel();
-  const int64_t blocks = (count + block_size_ - 1) / block_size_;
-  const size_t scale_bytes = static_cast<size_t>(blocks) * sizeof(float);
-  const size_t bytes = scale_bytes + static_cast<size_t>(count);
-  std::vector<float> sum(static_cast<size_t>(count), 0);
-  std::vector<float> scales(static_cast<size_t>(blocks));
-  for (int rank = 0; rank < group.size(); ++rank) {
-    const char* theirs = flight.all.data() + bytes * static_cast<size_t>(rank);
-    std::memcpy(scales.data(), theirs, scale_bytes);
-    const auto* codes = reinterpret_cast<const int8_t*>(theirs + scale_bytes);
-    for (int64_t i = 0; i < count; ++i) {
-      sum[static_cast<size_t>(i)] +=
-          static_cast<float>(codes[i]) * scales[static_cast<size_t>(i / block_size_)];
-    }
-  }
-  store_average(bucket, sum, group.size());
+  std::byte* all = bytes_of(flight.all);
+  const Tensor mean = Tensor::empty({count}, {DType::kF32, device});
+  launch<kernels::BlockDequantizeMean>(device, row.scales(all, device, group.size()),
+                                       row.codes(all, device, group.size(), count), block_size_,
+                                       mean.view());
+  bucket.data.copy_(mean);
 }
 
 TopKHook::TopKHook(double fraction, bool error_feedback)
@@ -142,59 +132,37 @@ TopKHook::TopKHook(double fraction, bool error_feedback)
 
 void TopKHook::start(GradBucket& bucket, comm::Communicator& group) {
   NoGrad no_grad;
+  const Device device = bucket.data.device();
   const Tensor flat = with_errors(bucket, errors_);
-  auto* values = flat.data<float>();
   const int64_t count = flat.numel();
-  const auto k =
-      std::clamp<int64_t>(std::llround(fraction_ * static_cast<double>(count)), 1, count);
-  std::vector<int64_t> places(static_cast<size_t>(count));
-  std::iota(places.begin(), places.end(), 0);
-  // NaN counts as the greatest, so that it is told.
-  const auto before = [&](int64_t a, int64_t b) {
-    const bool nan_a = std::isnan(values[a]), nan_b = std::isnan(values[b]);
-    if (nan_a != nan_b) return nan_a;
-    const float x = std::abs(values[a]), y = std::abs(values[b]);
-    return nan_a || x == y ? a < b : x > y;
-  };
-  std::nth_element(places.begin(), places.begin() + k - 1, places.end(), before);
-  places.resize(static_cast<size_t>(k));
-  std::sort(places.begin(), places.end());
-  const size_t bytes = static_cast<size_t>(k) * (sizeof(int64_t) + sizeof(float));
+  const auto wanted = static_cast<int64_t>(std::llround(fraction_ * static_cast<double>(count)));
+  const int64_t k = std::min(std::max<int64_t>(wanted, 1), count);
   InFlight& flight = in_flight_[bucket.index];
-  flight.all.assign(bytes * static_cast<size_t>(group.size()), 0);
-  char* mine = flight.all.data() + bytes * static_cast<size_t>(group.rank());
-  std::memcpy(mine, places.data(), places.size() * sizeof(int64_t));
-  char* sent = mine + places.size() * sizeof(int64_t);
-  for (size_t i = 0; i < places.size(); ++i) {
-    float& value = values[places[i]];
-    std::memcpy(sent + i * sizeof(float), &value, sizeof(float));
-    value = 0;
+  flight.places = Tensor::empty({group.size(), k}, {DType::kI64, device});
+  flight.values = Tensor::empty({group.size(), k}, {DType::kF32, device});
+  Tensor places = flight.places.select(0, group.rank());
+  Tensor values = flight.values.select(0, group.rank());
+  places.copy_(topk(abs(flat), k).indices);  // NaN counts as the greatest, so that it is told
+  values.copy_(index_select(flat, 0, places));
+  if (error_feedback_) {
+    keep_errors(bucket, scatter(flat, 0, places, Tensor::zeros({k}, values.options())), errors_);
   }
-  if (error_feedback_) keep_errors(bucket, flat, errors_);
-  flight.work = group.all_gather(mine, flight.all.data(), static_cast<int64_t>(bytes), DType::kU8);
+  flight.places_work =
+      group.all_gather(places.view().data, flight.places.view().data, k, DType::kI64);
+  flight.values_work =
+      group.all_gather(values.view().data, flight.values.view().data, k, DType::kF32);
 }
 
 void TopKHook::finish(GradBucket& bucket, comm::Communicator& group) {
   NoGrad no_grad;
   InFlight& flight = in_flight_[bucket.index];
-  flight.work.wait();
-  const int64_t count = bucket.data.numel();
-  const size_t bytes = flight.all.size() / static_cast<size_t>(group.size());
-  const size_t k = bytes / (sizeof(int64_t) + sizeof(float));
-  std::vector<float> sum(static_cast<size_t>(count), 0);
+  flight.places_work.wait();
+  flight.values_work.wait();
+  Tensor sum = Tensor::zeros(bucket.data.shape(), {DType::kF32, bucket.data.device()});
   for (int rank = 0; rank < group.size(); ++rank) {
-    const char* theirs = flight.all.data() + bytes * static_cast<size_t>(rank);
-    for (size_t i = 0; i < k; ++i) {
-      int64_t place = 0;
-      float value = 0;
-      std::memcpy(&place, theirs + i * sizeof(int64_t), sizeof place);
-      std::memcpy(&value, theirs + k * sizeof(int64_t) + i * sizeof(float), sizeof value);
-      check(place >= 0 && place < count, "TopKHook",
-            [&] { return str_cat("rank ", rank, " sent element ", place, " of ", count); });
-      sum[static_cast<size_t>(place)] += value;
-    }
+    sum = scatter_add(sum, 0, flight.places.select(0, rank), flight.values.select(0, rank));
   }
-  store_average(bucket, sum, group.size());
+  bucket.data.copy_(sum * (1.0 / group.size()));
 }
 
 }  // namespace lockstep::nn

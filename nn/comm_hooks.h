@@ -9,9 +9,9 @@
 #include "lockstep/nn/comm_hook.h"
 
 // Ways to send fewer bytes. Each leaves the same bits on every rank. What error feedback keeps
-// belongs to a parameter's name, so that it survives a change of buckets. CastHook and PowerSgdHook
-// work where the gradients are (but for PowerSGD's thin factors, which the host orthogonalises);
-// the others bring those of a CUDA device to the host, and wait for them.
+// belongs to a parameter's name, so that it survives a change of buckets. All work where the
+// gradients are; the host waits for a CUDA device where TopKHook sorts there, and where
+// PowerSgdHook has it orthogonalise the thin factors.
 namespace lockstep::nn {
 
 // Sends gradients as bf16 or f16 (half the bytes of f32). Sums are taken in f32 and divided before
@@ -46,7 +46,7 @@ class BlockQuantHook : public CommHook {
 
  private:
   struct InFlight {
-    std::vector<char> all;  // of each rank: scales, then codes
+    Tensor all;  // (ranks, bytes) u8: scales, then codes
     comm::Work work;
   };
   int64_t block_size_;
@@ -66,8 +66,9 @@ class TopKHook : public CommHook {
 
  private:
   struct InFlight {
-    std::vector<char> all;  // of each rank: values, then places
-    comm::Work work;
+    Tensor places;  // (ranks, k) i64
+    Tensor values;  // (ranks, k) f32
+    comm::Work places_work, values_work;
   };
   double fraction_;
   bool error_feedback_;

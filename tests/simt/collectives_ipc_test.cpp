@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "../errors.h"
-#include "device_buffers.h"
+#include "device_checks.h"
 #include "lockstep/comm/communicator.h"
 #include "processes.h"
 #include "simt/simt.h"

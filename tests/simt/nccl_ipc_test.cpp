@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "../errors.h"
-#include "device_buffers.h"
+#include "device_checks.h"
 #include "processes.h"
 
 namespace lockstep::comm {
