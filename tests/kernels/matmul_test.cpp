@@ -97,6 +97,28 @@ TEST(MatMul, LargerThanOneBlock) {
   }
 }
 
+TEST(MatMul, LinesOfAMultipleOf2KiB) {
+  for (const int64_t batch : {1, 2}) {
+    for (const int64_t long_side : {512, 1024}) {
+      for (const int64_t others : {3, 257}) {
+        const Array a = sample(DType::kF32, {batch, long_side, 37});
+        const Array b = sample(DType::kF32, {batch, 37, others}, -1.5, 1.5, 1);
+        const Array a_by_columns = with_strides(a, {long_side * 37, 1, long_side});
+        const Array out = empty(DType::kF32, {batch, long_side, others});
+        MatMul::cpu(a_by_columns.view, b.view, out.view, nullptr);
+        expect_product(a, b, nullptr, out);
+
+        const Array c = sample(DType::kF32, {batch, others, 37}, -1.5, 1.5, 2);
+        const Array d = sample(DType::kF32, {batch, 37, long_side}, -1.5, 1.5, 3);
+        const Array bias = sample(DType::kF32, {long_side}, -1.5, 1.5, 4);
+        const Array wide = empty(DType::kF32, {batch, others, long_side});
+        MatMul::cpu(c.view, d.view, wide.view, &bias.view);
+        expect_product(c, d, &bias, wide);
+      }
+    }
+  }
+}
+
 TEST(MatMul, ABroadcastOperandIsReadAgainForEachRowOrMatrix) {
   for (DType dtype : {DType::kF32, DType::kF64, DType::kBF16}) {
     Array a = sample(dtype, {1, 4, 5});
