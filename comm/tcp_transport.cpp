@@ -140,6 +140,7 @@ class TcpTransport final : public Transport, private RingLink {
   Header mine_{};
   const std::byte* payload_ = nullptr;
   size_t payload_bytes_ = 0;  // that each rank gives
+  size_t message_bytes_ = 0;  // of this rank's header and payload
   bool all_give_ = false;     // whatever the collective is: in meet()
   std::vector<Exchange> exchanges_;
   std::vector<const std::byte*> payloads_;  // room for one per rank
@@ -272,6 +273,7 @@ void TcpTransport::begin_exchange(const Collective& collective, const void* payl
            collective.request.count};
   payload_ = static_cast<const std::byte*>(payload);
   payload_bytes_ = send_bytes;
+  message_bytes_ = sizeof mine_ + expected_payload(rank());
   for (int peer = 0; peer < size(); ++peer) {
     Exchange& exchange = exchanges_[peer];
     exchange.sent = 0;
@@ -297,8 +299,8 @@ bool TcpTransport::progress() {
 
 bool TcpTransport::progress(int peer) {
   Exchange& exchange = exchanges_[peer];
-  const size_t payload = expected_payload(rank());
-  if (exchange.sent < sizeof mine_ + payload) {
+  const size_t payload = message_bytes_ - sizeof mine_;
+  if (exchange.sent < message_bytes_) {
     const size_t from = exchange.sent;
     std::array<iovec, 2> parts{};
     if (from < sizeof mine_) {
@@ -319,7 +321,7 @@ bool TcpTransport::progress(int peer) {
   if (exchange.received < sizeof(Header) + exchange.payload.size() && !receive(peer)) {
     raise_lost(peer);
   }
-  return exchange.sent == sizeof mine_ + payload &&
+  return exchange.sent == message_bytes_ &&
          exchange.received == sizeof(Header) + exchange.payload.size();
 }
 
@@ -575,12 +577,13 @@ void TcpTransport::tell_why(const Failure& why) noexcept {
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank()) continue;
     // Not into the middle of a message: where its rest is not taken, the connection's end must do.
+    // The collective itself, which failed, may be gone.
     if (!pairs_.finish_frame(peer, soon)) {
       shutdown(mesh_.control[peer].get(), SHUT_WR);
       continue;
     }
-    const bool between = collective_ == nullptr || exchanges_[peer].sent == 0 ||
-                         exchanges_[peer].sent == sizeof mine_ + expected_payload(rank());
+    const size_t sent_before = exchanges_[peer].sent;
+    const bool between = sent_before == 0 || sent_before == message_bytes_;
     const int fd = mesh_.control[peer].get();
     if (between) {
       [[maybe_unused]] const ssize_t sent =

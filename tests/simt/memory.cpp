@@ -199,8 +199,10 @@ void open_memory(int device, unsigned peers) {
 }
 
 bool is_plain_host_address(uintptr_t address) {
-  // Small numbers and what no 47-bit address can be are sizes, values and packed arguments.
-  if (address < (uintptr_t{1} << 32) || address >= (uintptr_t{1} << 47)) return false;
+  // Small numbers and what no 47-bit address can be are sizes, values and packed arguments. Linux
+  // puts programs, heaps and stacks above 0x55 << 40; the shadows of sanitizers, which are mapped,
+  // lie below.
+  if (address < (uintptr_t{0x55} << 40) || address >= (uintptr_t{1} << 47)) return false;
   if (find_memory(reinterpret_cast<void*>(address), 0) != nullptr) return false;
   return msync(reinterpret_cast<void*>(address / kPage * kPage), kPage, MS_ASYNC) == 0;
 }
