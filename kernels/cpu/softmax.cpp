@@ -5,12 +5,14 @@
 
 #include "lockstep/kernels/cpu/exp_below_70.h"
 #include "lockstep/kernels/cpu/lane_sum.h"
+#include "lockstep/kernels/cpu/softmax_columns.h"
 #include "lockstep/kernels/cpu/staged.h"
 #include "lockstep/kernels/parallel.h"
 #include "lockstep/kernels/text.h"
 #include "lockstep/kernels/vector_math.h"
 
-// Rows are contiguous: views of another order are brought to one where the axis is the innermost.
+// Rows are contiguous: views of another order are brought to one where the axis is the innermost,
+// unless they go by columns (softmax_columns.cpp).
 // Blocks of rows that fit the first-level cache are passed over several times; short rows are
 // turned into columns there, so that exp runs over whole vectors. While it does, rows to come are
 // fetched from memory.
@@ -193,6 +195,7 @@ void check_targets(const View& targets, int64_t ignore_index, int64_t classes) {
 
 void Softmax::cpu(const View& x, const View& y, int64_t axis) {
   if (y.numel() == 0) return;
+  if (runs_in_columns(x, axis)) return softmax_columns(x, y, axis);
   visit_lane(y.dtype, "softmax", [&](auto tag) {
     using T = typename decltype(tag)::type;
     map_rows<T>(
@@ -213,6 +216,7 @@ void Softmax::cpu(const View& x, const View& y, int64_t axis) {
 
 void SoftmaxBackward::cpu(const View& g, const View& y, const View& gx, int64_t axis) {
   if (gx.numel() == 0) return;
+  if (runs_in_columns(y, axis)) return softmax_backward_columns(g, y, gx, axis);
   visit_lane(gx.dtype, "softmax_backward", [&](auto tag) {
     using T = typename decltype(tag)::type;
     map_rows<T>(g, y, gx, axis,
@@ -230,6 +234,7 @@ void SoftmaxBackward::cpu(const View& g, const View& y, const View& gx, int64_t 
 
 void LogSoftmax::cpu(const View& x, const View& y, int64_t axis) {
   if (y.numel() == 0) return;
+  if (runs_in_columns(x, axis)) return log_softmax_columns(x, y, axis);
   visit_lane(y.dtype, "log_softmax", [&](auto tag) {
     using T = typename decltype(tag)::type;
     map_rows<T>(x, x, y, axis,
@@ -252,6 +257,7 @@ void LogSoftmax::cpu(const View& x, const View& y, int64_t axis) {
 
 void LogSoftmaxBackward::cpu(const View& g, const View& y, const View& gx, int64_t axis) {
   if (gx.numel() == 0) return;
+  if (runs_in_columns(y, axis)) return log_softmax_backward_columns(g, y, gx, axis);
   visit_lane(gx.dtype, "log_softmax_backward", [&](auto tag) {
     using T = typename decltype(tag)::type;
     map_rows<T>(g, y, gx, axis,
