@@ -29,16 +29,16 @@ inline bool goes_past_cache(const void* y, int64_t step_bytes, int64_t total_byt
 #endif
 }
 
-// Copies whole lines: REQUIRES: x and y are aligned to a line, and `bytes` is a multiple of it.
+// Copies `bytes`, whole lines, to y, which is aligned to one.
 inline void copy_past_cache(const void* x, void* y, int64_t bytes) {
 #if defined(__x86_64__)
   const auto* from = static_cast<const __m128i*>(x);
   auto* to = static_cast<__m128i*>(y);
-  for (int64_t i = 0; i < bytes / 16; i += 4) {
-    const __m128i a = _mm_load_si128(from + i);
-    const __m128i b = _mm_load_si128(from + i + 1);
-    const __m128i c = _mm_load_si128(from + i + 2);
-    const __m128i d = _mm_load_si128(from + i + 3);
+  for (int64_t i = 0; i < bytes / 16; i += 4) {  // a line at a time
+    const __m128i a = _mm_loadu_si128(from + i);
+    const __m128i b = _mm_loadu_si128(from + i + 1);
+    const __m128i c = _mm_loadu_si128(from + i + 2);
+    const __m128i d = _mm_loadu_si128(from + i + 3);
     _mm_stream_si128(to + i, a);
     _mm_stream_si128(to + i + 1, b);
     _mm_stream_si128(to + i + 2, c);
