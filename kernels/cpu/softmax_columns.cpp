@@ -6,12 +6,12 @@
 
 #include <algorithm>
 
-#include "lockstep/kernels/cpu/exp_below_70.h"
 #include "lockstep/kernels/cpu/lane_sum.h"
 #include "lockstep/kernels/cpu/past_cache.h"
 #include "lockstep/kernels/cpu/staged.h"
 #include "lockstep/kernels/memory.h"
 #include "lockstep/kernels/parallel.h"
+#include "lockstep/kernels/vector_math.h"
 
 namespace lockstep::kernels {
 namespace {
