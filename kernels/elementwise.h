@@ -212,6 +212,13 @@ struct Gelu : UnaryDefaults {
     return g * (normal_cdf(x) +
                 x * (exp(x * x * constant_like(x, -0.5)) * constant_like(x, kInvSqrt2Pi)));
   }
+  // fwd in two steps: see TwoSteps.
+  static LOCKSTEP_INLINE float first(float x) {
+    return log_erfc(x * static_cast<float>(kSqrtHalf));
+  }
+  static LOCKSTEP_INLINE float second(float x, float log_erfc_x) {
+    return x * ((erf_from(x * static_cast<float>(kSqrtHalf), log_erfc_x) + 1.0f) * 0.5f);
+  }
 
  private:
   template <class T>
@@ -227,7 +234,9 @@ struct GeluTanh : UnaryDefaults {
   static constexpr bool kUsesX = true;
   static constexpr double kSqrt2OverPi = 0.79788456080286535588;
   static constexpr double kCube = 0.044715;
-  LOCKSTEP_FWD { return x * constant_like(x, 0.5) * (tanh(argument(x)) + constant_like(x, 1)); }
+  LOCKSTEP_FWD {  // (1 + tanh(u)) / 2 = 1 / (1 + exp(-2u))
+    return x / (exp(argument(x) * constant_like(x, -2)) + constant_like(x, 1));
+  }
   LOCKSTEP_VJP {
     const T t = tanh(argument(x));
     const T half = constant_like(x, 0.5);

@@ -42,46 +42,68 @@ LOCKSTEP_INLINE T sign(T x) {
 
 namespace vector_math_internal {
 
+// Bounds of arguments. Of a bound that it knows, GCC makes a case of its own with a result that it
+// knows, and of that masks: nine instructions for two.
+#ifdef __CUDACC__
+constexpr float kExpLowest = -105.0f;
+constexpr float kExpm1Lowest = -30.0f;
+constexpr float kExpHighest = 90.0f;
+constexpr float kTanhHighest = 10.0f;
+constexpr float kErfHighest = 4.0f;
+#else
+extern const float kExpLowest;    // below, exp is 0
+extern const float kExpm1Lowest;  // below, expm1 is -1
+extern const float kExpHighest;   // above, exp is infinite
+extern const float kTanhHighest;  // above, tanh is 1
+extern const float kErfHighest;   // above, erf is 1
+#endif
+
+LOCKSTEP_INLINE float at_least(float x, float low) { return x < low ? low : x; }    // keeps NaN
+LOCKSTEP_INLINE float at_most(float x, float high) { return x > high ? high : x; }  // keeps NaN
+
 // Adding this to a float of moderate size rounds it to an integer, which then stands in the low
 // bits.
 inline constexpr float kRounder = 12582912.0f;  // 1.5 * 2^23
-
-// 2^(n / 2) * 2^(n - n / 2) times x: two steps, so that overflow and subnormal results come out of
-// the multiplication. n is within [-252, 254] where it matters.
-LOCKSTEP_INLINE float scale(float x, int32_t n) {
-  const int32_t half = n >> 1;
-  const auto power = [](int32_t k) LOCKSTEP_INLINE_LAMBDA {
-    return std::bit_cast<float>((static_cast<uint32_t>(k) + 127u) << 23);
-  };
-  return x * power(half) * power(n - half);
-}
 
 // x = n log 2 + r with |r| <= 0.35; the two parts of log 2 make n * kLog2High exact.
 inline constexpr float kLog2High = 0.693359375f;
 inline constexpr float kLog2Low = -2.12194440e-4f;
 
+// The low 22 bits of `bits` are n + bias.
 struct Reduced {
-  int32_t n;
-  float n_float;
+  float n;
   float r;
+  uint32_t bits;
 };
 
+template <int bias>
 LOCKSTEP_INLINE Reduced reduce(float x) {
-  const float shifted = x * 1.44269504f + kRounder;
-  const float n = shifted - kRounder;
-  const float r = (x - n * kLog2High) - n * kLog2Low;
-  const auto bits = std::bit_cast<uint32_t>(shifted) - std::bit_cast<uint32_t>(kRounder);
-  return {static_cast<int32_t>(bits), n, r};
+  constexpr float kBiased = kRounder + static_cast<float>(bias);
+  const float shifted = x * 1.44269504f + kBiased;
+  const float n = shifted - kBiased;
+  return {n, (x - n * kLog2High) - n * kLog2Low, std::bit_cast<uint32_t>(shifted)};
 }
 
-// exp(r) - 1 - r for |r| <= 0.35.
-LOCKSTEP_INLINE float exp_tail(float r) {
-  float p = 0.00139517194f;
-  p = p * r + 0.0083695982f;
-  p = p * r + 0.0416661873f;
-  p = p * r + 0.166665129f;
-  p = p * r + 0.50000001f;
-  return p * r * r;
+// 2^(k - 127) for k within [0, 255), where higher bits but the sign's are 0.
+LOCKSTEP_INLINE float power_of_two(uint32_t k) { return std::bit_cast<float>(k << 23); }
+
+// x 2^n, of n + 254 in bits: two steps, so that overflow and subnormal results come out of the
+// multiplication. n is within [-252, 254] where it matters.
+inline constexpr int kScaleBias = 254;
+LOCKSTEP_INLINE float scale(float x, uint32_t bits) {
+  const uint32_t half = bits >> 1;
+  return x * power_of_two(half) * power_of_two(bits - half);
+}
+
+// Polynomials are summed in pairs, and pairs of pairs: a chain of dependent operations would be
+// longer than what a processor looks ahead.
+
+// exp(r) - 1 for |r| <= 0.35.
+LOCKSTEP_INLINE float small_expm1(float r) {
+  const float r2 = r * r;
+  const float p = (0.50000001f + r * 0.166665129f) +
+                  r2 * ((0.0416661873f + r * 0.0083695982f) + r2 * 0.00139517194f);
+  return r + r2 * p;
 }
 
 // (log(1 + f) - f + f^2 / 2) / f^3 for 1 + f within [sqrt(1/2), sqrt(2)].
@@ -98,29 +120,39 @@ LOCKSTEP_INLINE float log_tail(float f) {
   return p;
 }
 
-LOCKSTEP_INLINE float clamp_keep_nan(float x, float low, float high) {
-  const float a = x < low ? low : x;
-  return a > high ? high : a;
+// exp(x) for |x| < 80 or NaN.
+LOCKSTEP_INLINE float moderate_exp(float x) {
+  const auto c = reduce<127>(x);
+  return (1.0f + small_expm1(c.r)) * power_of_two(c.bits);
 }
 
 }  // namespace vector_math_internal
 
 LOCKSTEP_INLINE float exp(float x) {
-  const auto c =
-      vector_math_internal::reduce(vector_math_internal::clamp_keep_nan(x, -105.0f, 90.0f));
-  return vector_math_internal::scale(1.0f + (c.r + vector_math_internal::exp_tail(c.r)), c.n);
+  using namespace vector_math_internal;  // NOLINT
+  const auto c = reduce<kScaleBias>(at_most(at_least(x, kExpLowest), kExpHighest));
+  return scale(1.0f + small_expm1(c.r), c.bits);
 }
 LOCKSTEP_INLINE double exp(double x) { return std::exp(x); }
 
+// exp(x) for x of at most 70 or NaN: the same bits with fewer instructions, for n + 25 never leaves
+// the exponents of normal floats, and the last multiplication alone rounds.
+LOCKSTEP_INLINE float exp_below_70(float x) {
+  using namespace vector_math_internal;  // NOLINT
+  const auto c = reduce<127 + 25>(at_least(x, kExpLowest));
+  return (1.0f + small_expm1(c.r)) * power_of_two(c.bits) * 0x1p-25f;
+}
+LOCKSTEP_INLINE double exp_below_70(double x) { return std::exp(x); }
+
 // exp(x) - 1, without cancellation: 2^n (exp(r) - 1) + (2^n - 1).
 LOCKSTEP_INLINE float expm1(float x) {
-  const auto c =
-      vector_math_internal::reduce(vector_math_internal::clamp_keep_nan(x, -30.0f, 90.0f));
-  const float em1 = c.r + vector_math_internal::exp_tail(c.r);
-  const float moderate = c.n < 127 ? vector_math_internal::scale(1.0f, c.n) : 1.0f;
+  using namespace vector_math_internal;  // NOLINT
+  const auto c = reduce<kScaleBias>(at_most(at_least(x, kExpm1Lowest), kExpHighest));
+  const float em1 = small_expm1(c.r);
+  const float moderate = c.n < 127.0f ? scale(1.0f, c.bits) : 1.0f;
   const float sum = em1 * moderate + (moderate - 1.0f);
-  const float small = c.n == 0 ? em1 : sum;  // keeps -0 and subnormals
-  return c.n < 127 ? (x == 0.0f ? x : small) : vector_math_internal::scale(1.0f + em1, c.n);
+  const float small = c.n == 0.0f ? em1 : sum;  // keeps -0 and subnormals
+  return c.n < 127.0f ? (x == 0.0f ? x : small) : scale(1.0f + em1, c.bits);
 }
 LOCKSTEP_INLINE double expm1(double x) { return std::expm1(x); }
 
@@ -154,7 +186,7 @@ LOCKSTEP_INLINE float log1p(float x) {
 LOCKSTEP_INLINE double log1p(double x) { return std::log1p(x); }
 
 LOCKSTEP_INLINE float sigmoid(float x) {
-  const float e = exp(-abs(x));
+  const float e = exp_below_70(-abs(x));
   const float s = 1.0f / (1.0f + e);
   return x < 0.0f ? e * s : s;
 }
@@ -165,40 +197,39 @@ LOCKSTEP_INLINE double sigmoid(double x) {
 }
 
 LOCKSTEP_INLINE float tanh(float x) {
+  using namespace vector_math_internal;  // NOLINT
   const float z = x * x;
-  float p = 0.00213929305f;
-  p = p * z - 0.0081743185f;
-  p = p * z + 0.0216999023f;
-  p = p * z - 0.0539467166f;
-  p = p * z + 0.133332067f;
-  p = p * z - 0.333333309f;
+  const float z2 = z * z;
+  const float p =
+      (-0.333333309f + z * 0.133332067f) +
+      z2 * ((-0.0539467166f + z * 0.0216999023f) + z2 * (-0.0081743185f + z * 0.00213929305f));
   const float small = x + x * (z * p);
-  const float large = 1.0f - 2.0f / (exp(2.0f * abs(x)) + 1.0f);
+  const float large = 1.0f - 2.0f / (moderate_exp(2.0f * at_most(abs(x), kTanhHighest)) + 1.0f);
   return __builtin_copysignf(abs(x) < 0.625f ? small : large, x);
 }
 LOCKSTEP_INLINE double tanh(double x) { return std::tanh(x); }
 
-// A polynomial for |x| < 1; beyond, 1 - exp(p(|x|)) with p = log(1 - erf).
-LOCKSTEP_INLINE float erf(float x) {
-  const float z = x * x;
-  float p = 7.88912316e-05f;
-  p = p * z - 0.000802084237f;
-  p = p * z + 0.00518953546f;
-  p = p * z - 0.0268544447f;
-  p = p * z + 0.112836002f;
-  p = p * z - 0.376126271f;
-  p = p * z + 0.128379167f;  // 2 / sqrt(pi) - 1
-  const float t = vector_math_internal::clamp_keep_nan(abs(x), 0.0f, 4.0f);
-  float q = 0.000186379172f;
-  q = q * t - 0.00294765812f;
-  q = q * t + 0.0218380633f;
-  q = q * t - 0.103106753f;
-  q = q * t - 0.638144834f;
-  q = q * t - 1.12708919f;
-  q = q * t - 0.000341523278f;
-  const float small = x + x * p;
-  return __builtin_copysignf(abs(x) < 1.0f ? small : 1.0f - exp(q), x);
+// log(1 - erf(|x|)) for |x| from 1 on, and up to 4; erf takes it from there on as 1.
+LOCKSTEP_INLINE float log_erfc(float x) {
+  const float t = vector_math_internal::at_most(abs(x), vector_math_internal::kErfHighest);
+  const float t2 = t * t;
+  return (-0.000341523278f - t * 1.12708919f) +
+         t2 * ((-0.638144834f - t * 0.103106753f) +
+               t2 * ((0.0218380633f - t * 0.00294765812f) + t2 * 0.000186379172f));
 }
+
+// erf(x) from log_erfc(x), or from a polynomial for |x| < 1.
+LOCKSTEP_INLINE float erf_from(float x, float log_erfc_x) {
+  const float z = x * x;
+  const float z2 = z * z;
+  const float p = (0.128379167f - z * 0.376126271f) +  // 2 / sqrt(pi) - 1
+                  z2 * ((0.112836002f - z * 0.0268544447f) +
+                        z2 * ((0.00518953546f - z * 0.000802084237f) + z2 * 7.88912316e-05f));
+  const float small = x + x * p;
+  const float large = 1.0f - vector_math_internal::moderate_exp(log_erfc_x);
+  return __builtin_copysignf(abs(x) < 1.0f ? small : large, x);
+}
+LOCKSTEP_INLINE float erf(float x) { return erf_from(x, log_erfc(x)); }
 LOCKSTEP_INLINE double erf(double x) { return std::erf(x); }
 
 }  // namespace lockstep::kernels

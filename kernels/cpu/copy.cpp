@@ -6,6 +6,7 @@
 
 #include "lockstep/kernels/convert.h"
 #include "lockstep/kernels/cpu/blocks.h"
+#include "lockstep/kernels/cpu/past_cache.h"
 #include "lockstep/kernels/parallel.h"
 #include "lockstep/kernels/strided.h"
 
@@ -21,6 +22,8 @@ void convert_loop(const void* const* in, void* out, int64_t n) {
 
 constexpr int64_t kFewColumns = 16;
 constexpr int64_t kGrainBytes = 1 << 17;
+constexpr int64_t kFetchedBytes = 2048;
+constexpr int64_t kRunsAhead = 8;
 
 // A square of elements, kSide by kSide, goes through as many vectors of 16 bytes.
 template <class T>
@@ -65,43 +68,49 @@ struct Square {
 template <class T>
 constexpr int64_t kTile = sizeof(T) == 8 ? 32 : 64;
 
-// y[i, j] = x[j, i] for (rows, columns) of y, whose rows are contiguous as x's columns are. A tile
-// is put together beside y and written as whole runs: y's own rows are often so many bytes apart
-// that they drive each other out of the cache.
+// y[i, j] = x[j, i] for (rows, columns) of y, whose rows are contiguous as x's columns are.
 template <class T>
-void transpose(const T* x, int64_t x_stride, T* y, int64_t y_stride, int64_t rows,
-               int64_t columns) {
-  constexpr int64_t kSide = Square<T>::kSide;
-  if (columns < kFewColumns || rows < kSide) {  // no room for vectors
-    for (int64_t i = 0; i < rows; ++i) {
-      for (int64_t j = 0; j < columns; ++j) y[i * y_stride + j] = x[j * x_stride + i];
-    }
-    return;
+void transpose_plainly(const T* x, int64_t x_stride, T* y, int64_t y_stride, int64_t rows,
+                       int64_t columns, bool) {
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < columns; ++j) y[i * y_stride + j] = x[j * x_stride + i];
   }
+}
+
+// The same for a strip of as many columns as a tile has at most. A tile is put together beside y
+// and written as whole runs: y's own rows are often so many bytes apart that they drive each other
+// out of the cache. Tiles follow the rows, so that x is read in long runs.
+template <class T>
+void transpose_strip(const T* x, int64_t x_stride, T* y, int64_t y_stride, int64_t rows,
+                     int64_t columns, bool past_cache) {
+  constexpr int64_t kSide = Square<T>::kSide;
   simd_dispatch([=]() LOCKSTEP_INLINE_LAMBDA {
     constexpr int64_t kRow = kTile<T> + kSide;  // no power of two, for the cache's sake
     alignas(64) T tile[kTile<T> * kRow];
+    const int64_t whole_width = columns / kSide * kSide;
+    const int64_t bytes = columns * static_cast<int64_t>(sizeof(T));
+    const bool stream = past_cache && bytes % kCacheLine == 0;
     for (int64_t i0 = 0; i0 < rows; i0 += kTile<T>) {
       const int64_t height = std::min(kTile<T>, rows - i0);
       const int64_t whole_height = height / kSide * kSide;
-      for (int64_t j0 = 0; j0 < columns; j0 += kTile<T>) {
-        const int64_t width = std::min(kTile<T>, columns - j0);
-        const int64_t whole_width = width / kSide * kSide;
-        const T* from = x + j0 * x_stride + i0;
-        for (int64_t j = 0; j < whole_width; j += kSide) {
-          for (int64_t i = 0; i < whole_height; i += kSide) {
-            Square<T>::transpose(from + j * x_stride + i, x_stride, tile + i * kRow + j, kRow);
-          }
+      const T* from = x + i0;
+      for (int64_t j = 0; j < whole_width; j += kSide) {
+        for (int64_t i = 0; i < whole_height; i += kSide) {
+          Square<T>::transpose(from + j * x_stride + i, x_stride, tile + i * kRow + j, kRow);
         }
-        for (int64_t i = 0; i < height; ++i) {
-          T* row = tile + i * kRow;
-          for (int64_t j = i < whole_height ? whole_width : 0; j < width; ++j) {
-            row[j] = from[j * x_stride + i];
-          }
-          T* to = y + (i0 + i) * y_stride + j0;
+      }
+      for (int64_t i = 0; i < height; ++i) {
+        T* row = tile + i * kRow;
+        for (int64_t j = i < whole_height ? whole_width : 0; j < columns; ++j) {
+          row[j] = from[j * x_stride + i];
+        }
+        T* to = y + (i0 + i) * y_stride;
+        if (stream) {
+          copy_past_cache(row, to, bytes);
+          continue;
+        }
 #pragma omp simd
-          for (int64_t j = 0; j < width; ++j) to[j] = row[j];
-        }
+        for (int64_t j = 0; j < columns; ++j) to[j] = row[j];
       }
     }
   });
@@ -219,32 +228,54 @@ void copy_bits(const View& from, const View& to, int64_t total) {
   const bool transposes = row != rank - 1;
   const int64_t columns = p.shape[rank - 1];
   const int64_t rows = transposes ? p.shape[row] : 1;
+  constexpr auto kSize = static_cast<int64_t>(sizeof(T));
+  bool past_cache = p.y[rank - 1] == 1 && (transposes || p.x[rank - 1] == 1);
   Pair outer;
   for (size_t d = 0; d + 1 < rank; ++d) {
+    past_cache = past_cache && goes_past_cache(y, p.y[d] * kSize, total * kSize);
     if (d == row) continue;
     outer.shape.push_back(p.shape[d]);
     outer.x.push_back(p.x[d]);
     outer.y.push_back(p.y[d]);
   }
   const int64_t blocks = total / (rows * columns);
-  // A lone transpose is cut along its rows.
-  const int64_t cuts = transposes ? (rows + kTile<T> - 1) / kTile<T> : 1;
-  parallel_for(blocks * cuts, std::max<int64_t>(1, grain / (total / (blocks * cuts))),
-               [&](int64_t begin, int64_t end) {
-                 Place place(outer, begin / cuts);
-                 for (int64_t k = begin; k < end; ++k) {
-                   if (k > begin && k % cuts == 0) place.advance();
-                   const T* xk = x + place.x();
-                   T* yk = y + place.y();
-                   if (!transposes) {
-                     copy_run(xk, p.x[rank - 1], yk, p.y[rank - 1], columns);
-                     continue;
-                   }
-                   const int64_t first = k % cuts * kTile<T>;
-                   transpose(xk + first, p.x[rank - 1], yk + first * p.y[row], p.y[row],
-                             std::min(kTile<T>, rows - first), columns);
-                 }
-               });
+  const int64_t run = columns * kSize;
+  // A lone transpose is cut along its columns, and along its rows where there are many.
+  constexpr int64_t kManyRows = 16 * kTile<T>;
+  const bool squares = columns >= kFewColumns && rows >= Square<T>::kSide;
+  const auto transpose = squares ? &transpose_strip<T> : &transpose_plainly<T>;
+  const int64_t down = transposes ? (rows + kManyRows - 1) / kManyRows : 1;
+  const int64_t cuts = transposes ? (columns + kTile<T> - 1) / kTile<T> * down : 1;
+  const int64_t jobs = blocks * cuts;
+  parallel_for(jobs, std::max<int64_t>(1, grain / (total / jobs)), [&](int64_t begin, int64_t end) {
+    // Short runs of x that stand apart are fetched before their turn.
+    const bool fetches = past_cache && !transposes && run <= kFetchedBytes;
+    Place place(outer, begin / cuts);
+    Place ahead(outer, std::min(begin / cuts + kRunsAhead, blocks - 1));
+    for (int64_t k = begin; k < end; ++k) {
+      if (k > begin && k % cuts == 0) place.advance();
+      const T* xk = x + place.x();
+      T* yk = y + place.y();
+      if (transposes) {
+        const int64_t i = k % down * kManyRows;
+        const int64_t j = k % cuts / down * kTile<T>;
+        transpose(xk + i + j * p.x[rank - 1], p.x[rank - 1], yk + i * p.y[row] + j, p.y[row],
+                  std::min(kManyRows, rows - i), std::min(kTile<T>, columns - j), past_cache);
+        continue;
+      }
+      if (fetches && k + kRunsAhead < blocks) {
+        const char* next = reinterpret_cast<const char*>(x + ahead.x());
+        for (int64_t at = 0; at < run; at += kCacheLine) __builtin_prefetch(next + at);
+        ahead.advance();
+      }
+      if (past_cache && run % kCacheLine == 0) {
+        copy_past_cache(xk, yk, run);
+      } else {
+        copy_run(xk, p.x[rank - 1], yk, p.y[rank - 1], columns);
+      }
+    }
+    if (past_cache) end_past_cache();
+  });
 }
 
 template <class V>

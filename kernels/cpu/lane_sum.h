@@ -8,27 +8,33 @@
 // For the inside of simd_dispatch.
 namespace lockstep::kernels {
 
-// acc[c] += the sum over r of f(r * width + c, c), for r in [0, rows) and c in [0, width). Eight
+// acc[c] += the sum over r of f(r * step + c, c), for r in [0, rows) and c in [0, width). Eight
 // rows are added as a tree, so that acc passes through the cache once for each eight elements.
 template <class T, class F>
-LOCKSTEP_INLINE void add_rows(int64_t rows, int64_t width, T* acc, const F& f) {
+LOCKSTEP_INLINE void add_rows_apart(int64_t rows, int64_t step, int64_t width, T* acc, const F& f) {
   int64_t r = 0;
   for (; r + 8 <= rows; r += 8) {
-    const int64_t base = r * width;
+    const int64_t base = r * step;
 #pragma omp simd
     for (int64_t c = 0; c < width; ++c) {
       const int64_t i = base + c;
-      const T a = (f(i, c) + f(i + width, c)) + (f(i + 2 * width, c) + f(i + 3 * width, c));
+      const T a = (f(i, c) + f(i + step, c)) + (f(i + 2 * step, c) + f(i + 3 * step, c));
       const T b =
-          (f(i + 4 * width, c) + f(i + 5 * width, c)) + (f(i + 6 * width, c) + f(i + 7 * width, c));
+          (f(i + 4 * step, c) + f(i + 5 * step, c)) + (f(i + 6 * step, c) + f(i + 7 * step, c));
       acc[c] += a + b;
     }
   }
   for (; r < rows; ++r) {
-    const int64_t base = r * width;
+    const int64_t base = r * step;
 #pragma omp simd
     for (int64_t c = 0; c < width; ++c) acc[c] += f(base + c, c);
   }
+}
+
+// The same for rows that follow each other.
+template <class T, class F>
+LOCKSTEP_INLINE void add_rows(int64_t rows, int64_t width, T* acc, const F& f) {
+  add_rows_apart(rows, width, width, acc, f);
 }
 
 // The sum of f(i) for i in [0, n), in 64 partial sums. T is a floating type.

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <vector>
 
-#include "lockstep/kernels/cpu/lane_sum.h"
 #include "lockstep/kernels/cpu/optim_lanes.h"
 #include "lockstep/kernels/vector_math.h"
 
@@ -71,6 +70,30 @@ void adam(const AdamEntry& e, const AdamOptions& o) {
       });
 }
 
+// The sum of the squares of n elements at a stride, in the order of memory: the rows of lane_sum
+// would take twice the time here, where nothing is in the cache yet.
+template <class T>
+LOCKSTEP_INLINE double squares(const T* x, int64_t stride, int64_t n) {
+  constexpr int64_t kParts = 32;
+  double part[kParts] = {};
+  const auto square = [](T v) LOCKSTEP_INLINE_LAMBDA {
+    const auto wide = static_cast<double>(static_cast<Lane<T>>(v));
+    return wide * wide;
+  };
+  int64_t i = 0;
+  if (stride == 1) {
+    for (; i + kParts <= n; i += kParts) {
+#pragma omp simd
+      for (int64_t k = 0; k < kParts; ++k) part[k] += square(x[i + k]);
+    }
+  }
+  for (; i < n; ++i) part[i % kParts] += square(x[i * stride]);
+  for (int64_t half = kParts / 2; half > 0; half /= 2) {
+    for (int64_t k = 0; k < half; ++k) part[k] += part[k + half];
+  }
+  return part[0];
+}
+
 // Sums the squares of one view, chunk by chunk in a fixed order.
 template <class T>
 double sum_of_squares(const View& x) {
@@ -85,20 +108,8 @@ double sum_of_squares(const View& x) {
     for (int64_t k = begin; k < end; ++k) {
       for_each_run(walk, k * kOptimGrain, std::min(kOptimGrain, total - k * kOptimGrain),
                    [&](int64_t at, int64_t length) {
-                     const T* run = data + at;
-                     simd_dispatch([=]() LOCKSTEP_INLINE_LAMBDA {
-                       const auto square = [](T v) LOCKSTEP_INLINE_LAMBDA {
-                         const auto wide = static_cast<double>(static_cast<Lane<T>>(v));
-                         return wide * wide;
-                       };
-                       sums[k] +=
-                           stride == 1
-                               ? lane_sum<double>(
-                                     length, [=](int64_t i)
-                                                 LOCKSTEP_INLINE_LAMBDA { return square(run[i]); })
-                               : lane_sum<double>(length, [=](int64_t i) LOCKSTEP_INLINE_LAMBDA {
-                                   return square(run[i * stride]);
-                                 });
+                     simd_dispatch([&]() LOCKSTEP_INLINE_LAMBDA {
+                       sums[k] += squares(data + at, stride, length);
                      });
                    });
     }

@@ -5,12 +5,14 @@
 #include "lockstep/kernels/reduce.h"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <vector>
 
 #include "lockstep/kernels/copy.h"
 #include "lockstep/kernels/cpu/blocks.h"
 #include "lockstep/kernels/cpu/reduce_plan.h"
+#include "lockstep/kernels/memory.h"
 #include "lockstep/kernels/parallel.h"
 
 namespace lockstep::kernels {
@@ -18,8 +20,10 @@ namespace {
 
 // Rows that are reduced one after the other before partial results are merged in a tree.
 constexpr int64_t kLeaf = 64;
-// Results side by side that a reduction across memory keeps in the first-level cache.
-constexpr int64_t kColumns = 256;
+// Results side by side that a reduction across memory keeps in the first-level cache: runs that are
+// long enough for the processor to fetch what follows them. Of 4096 by 4096, 256 took 1.7 times
+// (sum) and 3 times (max) as long.
+constexpr int64_t kColumns = 2048;
 
 // How elements are joined. A is the type of results; join() must be associative but for rounding.
 template <class A>
@@ -157,9 +161,11 @@ A reduce_one(const T* x, const Walk& gone, int64_t begin, int64_t end) {
 // are added up in a leaf, then leaves in a tree, column by column.
 template <class Rule, class T, class A>
 void reduce_rows(const T* x, const Walk& gone, int64_t begin, int64_t end, int64_t width, A* out) {
-  constexpr int kLevels = 40;  // more leaves than any memory has
   alignas(64) A leaf[kColumns];
-  alignas(64) A level[kLevels][kColumns];
+  const auto most = static_cast<uint64_t>((end - begin) / kLeaf);
+  const auto levels = static_cast<int64_t>(std::bit_width(most));
+  const auto memory = allocate(static_cast<size_t>(levels * width) * sizeof(A));
+  const auto level = [&](int k) { return static_cast<A*>(memory.get()) + k * width; };
   uint64_t leaves = 0;
   int64_t in_leaf = 0;
   const auto join_into = [&](const A* from, A* to) {
@@ -168,8 +174,8 @@ void reduce_rows(const T* x, const Walk& gone, int64_t begin, int64_t end, int64
   };
   const auto close_leaf = [&] {
     int k = 0;
-    for (uint64_t bits = leaves++; bits & 1; bits >>= 1) join_into(level[k++], leaf);
-    std::copy_n(leaf, width, level[k]);
+    for (uint64_t bits = leaves++; bits & 1; bits >>= 1) join_into(level(k++), leaf);
+    std::copy_n(leaf, width, level(k));
     std::fill_n(leaf, width, Rule::kIdentity);
     in_leaf = 0;
   };
@@ -206,7 +212,7 @@ void reduce_rows(const T* x, const Walk& gone, int64_t begin, int64_t end, int64
     }
   });
   for (int k = 0; leaves >> k != 0; ++k) {
-    if (leaves >> k & 1) join_into(level[k], leaf);
+    if (leaves >> k & 1) join_into(level(k), leaf);
   }
   std::copy_n(leaf, width, out);
 }
@@ -222,10 +228,12 @@ void reduce_lanes(const View& x_view, const View& y_view) {
   // are contiguous.
   const bool across = !p.kept.empty() && p.kept_x.back() == 1 && p.gone.inner_stride() != 1;
   const int64_t inner = across ? p.kept.back() : 1;
-  const int64_t stripes = (inner + kColumns - 1) / kColumns;
+  const int64_t threads = std::min<int64_t>(num_threads(), total / kReduceGrain);
+  const int64_t widest = stripe_width(p.kept_count, threads, kColumns);
+  const int64_t stripes = (inner + widest - 1) / widest;
   const int64_t jobs = p.kept_count / inner * stripes;
-  const auto first_of = [&](int64_t job) { return job % stripes * kColumns; };
-  const auto width_of = [&](int64_t job) { return std::min(kColumns, inner - first_of(job)); };
+  const auto first_of = [&](int64_t job) { return job % stripes * widest; };
+  const auto width_of = [&](int64_t job) { return std::min(widest, inner - first_of(job)); };
   const auto run = [&](int64_t job, int64_t begin, int64_t end, A* out) {
     const T* from = x + locate(p, job / stripes, across).x + first_of(job);
     if (across) {
@@ -239,7 +247,6 @@ void reduce_lanes(const View& x_view, const View& y_view) {
     A* to = y + locate(p, job / stripes, across).y + first_of(job) * step;
     for (int64_t i = 0; i < width_of(job); ++i) to[i * step] = out[i];
   };
-  const int64_t threads = std::min<int64_t>(num_threads(), total / kReduceGrain);
   if (jobs >= threads) {
     const int64_t grain = std::max<int64_t>(1, kReduceGrain / std::max<int64_t>(total / jobs, 1));
     parallel_for(jobs, grain, [&](int64_t first, int64_t last) {

@@ -18,8 +18,8 @@ namespace {
 constexpr int64_t kRun = 512;
 constexpr int64_t kPart = 64;
 
-// Results side by side that are taken together.
-constexpr int64_t kColumns = 256;
+// Results side by side that are taken together: see reduce.cpp.
+constexpr int64_t kColumns = 1024;
 
 template <class T>
 LOCKSTEP_INLINE bool is_nan(T x) {
@@ -153,17 +153,18 @@ void arg_lanes(const View& x_view, const View& y_view) {
   const bool across = !p.kept.empty() && p.kept_x.back() == 1 && gone.shape.size() == 1 &&
                       gone.inner_stride() != 1 && p.gone_count <= INT32_MAX;
   const int64_t inner = across ? p.kept.back() : 1;
-  const int64_t stripes = (inner + kColumns - 1) / kColumns;
+  const int64_t widest = stripe_width(p.kept_count, num_threads(), kColumns);
+  const int64_t stripes = (inner + widest - 1) / widest;
   const int64_t jobs = p.kept_count / inner * stripes;
   const int64_t grain =
-      std::max<int64_t>(1, kReduceGrain / (p.gone_count * std::min(inner, kColumns)));
+      std::max<int64_t>(1, kReduceGrain / (p.gone_count * std::min(inner, widest)));
   parallel_for(jobs, grain, [&](int64_t begin, int64_t end) {
     for (int64_t job = begin; job < end; ++job) {
-      const int64_t first = job % stripes * kColumns;
+      const int64_t first = job % stripes * widest;
       const Offsets at = locate(p, job / stripes, across);
       if (across) {
         int64_t places[kColumns];
-        const int64_t width = std::min(kColumns, inner - first);
+        const int64_t width = std::min(widest, inner - first);
         search_columns<Order, T>(x + at.x + first, gone.inner_stride(), p.gone_count, width,
                                  places);
         int64_t* to = y + at.y + first * p.kept_y.back();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <string_view>
 
@@ -66,6 +67,14 @@ inline Offsets locate(const ReducePlan& p, int64_t index, bool skip_last) {
     out.y += i * p.kept_y[d];
   }
   return out;
+}
+
+// How many of `columns` results side by side a thread takes at once: `most`, unless other threads
+// would be left without.
+inline int64_t stripe_width(int64_t columns, int64_t threads, int64_t most) {
+  constexpr int64_t kLeast = 256;
+  const int64_t share = columns / std::max<int64_t>(threads, 1) / kLeast * kLeast;
+  return std::clamp(share, kLeast, most);
 }
 
 // A copy of x in f32, dense in x's memory order, and memory for a result like y.

@@ -3,14 +3,16 @@
 #include <algorithm>
 #include <limits>
 
-#include "lockstep/kernels/cpu/exp_below_70.h"
 #include "lockstep/kernels/cpu/lane_sum.h"
+#include "lockstep/kernels/cpu/past_cache.h"
+#include "lockstep/kernels/cpu/softmax_columns.h"
 #include "lockstep/kernels/cpu/staged.h"
 #include "lockstep/kernels/parallel.h"
 #include "lockstep/kernels/text.h"
 #include "lockstep/kernels/vector_math.h"
 
-// Rows are contiguous: views of another order are brought to one where the axis is the innermost.
+// Rows are contiguous: views of another order are brought to one where the axis is the innermost,
+// unless they go by columns (softmax_columns.cpp).
 // Blocks of rows that fit the first-level cache are passed over several times; short rows are
 // turned into columns there, so that exp runs over whole vectors. While it does, rows to come are
 // fetched from memory.
@@ -47,6 +49,7 @@ void for_each_block(int64_t rows, int64_t size, const F& f) {
     simd_dispatch([&]() LOCKSTEP_INLINE_LAMBDA {
       for (int64_t r = begin; r < end; r += step) f(r, std::min(step, end - r));
     });
+    end_past_cache();
   });
 }
 
@@ -193,6 +196,7 @@ void check_targets(const View& targets, int64_t ignore_index, int64_t classes) {
 
 void Softmax::cpu(const View& x, const View& y, int64_t axis) {
   if (y.numel() == 0) return;
+  if (runs_in_columns(x, axis)) return softmax_columns(x, y, axis);
   visit_lane(y.dtype, "softmax", [&](auto tag) {
     using T = typename decltype(tag)::type;
     map_rows<T>(
@@ -213,6 +217,7 @@ void Softmax::cpu(const View& x, const View& y, int64_t axis) {
 
 void SoftmaxBackward::cpu(const View& g, const View& y, const View& gx, int64_t axis) {
   if (gx.numel() == 0) return;
+  if (runs_in_columns(y, axis)) return softmax_backward_columns(g, y, gx, axis);
   visit_lane(gx.dtype, "softmax_backward", [&](auto tag) {
     using T = typename decltype(tag)::type;
     map_rows<T>(g, y, gx, axis,
@@ -230,21 +235,32 @@ void SoftmaxBackward::cpu(const View& g, const View& y, const View& gx, int64_t 
 
 void LogSoftmax::cpu(const View& x, const View& y, int64_t axis) {
   if (y.numel() == 0) return;
+  if (runs_in_columns(x, axis)) return log_softmax_columns(x, y, axis);
   visit_lane(y.dtype, "log_softmax", [&](auto tag) {
     using T = typename decltype(tag)::type;
+    constexpr auto kSize = static_cast<int64_t>(sizeof(T));
+    const int64_t bytes = y.numel() * kSize;
     map_rows<T>(x, x, y, axis,
-                [](const T* in, const T*, T* out, int64_t rows, int64_t size)
+                [=](const T* in, const T*, T* out, int64_t rows, int64_t size)
                     LOCKSTEP_INLINE_LAMBDA {
-                      alignas(64) T buffer[kBlock];
+                      alignas(kCacheLine) T buffer[kBlock];
                       T most[kBlock];
                       T log_sum[kBlock];
                       log_sums(in, rows, size, buffer, most, log_sum);
+                      // Nothing is left to do while a usual store would wait for its line.
+                      const bool past_cache = goes_past_cache(out, size * kSize, bytes);
+                      const int64_t piece = past_cache ? kBlock : size;
                       for (int64_t r = 0; r < rows; ++r) {
-                        const int64_t at = r * size;
                         const T m = most[r];
                         const T l = log_sum[r];
+                        for (int64_t first = 0; first < size; first += piece) {
+                          const int64_t n = std::min(piece, size - first);
+                          const T* from = in + r * size + first;
+                          T* to = past_cache ? buffer : out + r * size + first;
 #pragma omp simd
-                        for (int64_t i = at; i < at + size; ++i) out[i] = (in[i] - m) - l;
+                          for (int64_t i = 0; i < n; ++i) to[i] = (from[i] - m) - l;
+                          if (past_cache) copy_past_cache(to, out + r * size + first, n * kSize);
+                        }
                       }
                     });
   });
@@ -252,6 +268,7 @@ void LogSoftmax::cpu(const View& x, const View& y, int64_t axis) {
 
 void LogSoftmaxBackward::cpu(const View& g, const View& y, const View& gx, int64_t axis) {
   if (gx.numel() == 0) return;
+  if (runs_in_columns(y, axis)) return log_softmax_backward_columns(g, y, gx, axis);
   visit_lane(gx.dtype, "log_softmax_backward", [&](auto tag) {
     using T = typename decltype(tag)::type;
     map_rows<T>(g, y, gx, axis,

@@ -41,6 +41,22 @@ TEST(Copy, LargeTransposesOnSeveralThreads) {
   set_num_threads(0);
 }
 
+// Tiles have 64 elements to a side (32 of 8 bytes), vectors 2 to 16, and what has few columns goes
+// without.
+TEST(Copy, TransposesAroundTheEdgesOfTiles) {
+  for (const DType dtype : {DType::kU8, DType::kBF16, DType::kF32, DType::kI64}) {
+    for (const int64_t rows : {3, 16, 65, 1030}) {
+      for (const int64_t columns : {15, 16, 33, 64, 66, 131}) {
+        const Array x = filled(empty(dtype, {rows, columns}, {1, rows}),
+                               [](int64_t i) { return static_cast<double>(i % 251); });
+        const Array y = empty(dtype, {rows, columns});
+        Copy::cpu(x.view, y.view);
+        ASSERT_EQ(x.values(), y.values()) << name(dtype) << " " << rows << " by " << columns;
+      }
+    }
+  }
+}
+
 TEST(Copy, ConvertsEveryPairOfDtypes) {
   for (int from = 0; from < kDTypeCount; ++from) {
     for (int to = 0; to < kDTypeCount; ++to) {

@@ -26,6 +26,15 @@ TEST(Memory, IsAlignedAndWritableToItsEnd) {
   EXPECT_EQ(allocate(0), nullptr);
 }
 
+// For the system's large pages.
+TEST(Memory, LargeBlocksAreAlignedToTwoMebibytes) {
+  for (const size_t bytes : {size_t{4} << 20, (size_t{9} << 20) + 1}) {
+    const auto memory = allocate(bytes);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(memory.get()) % (2 << 20), 0u) << bytes;
+    std::memset(memory.get(), 1, bytes);
+  }
+}
+
 TEST(Memory, ReusesFreedBlocksOfNearlyTheSameSize) {
   empty_cache();
   void* first = nullptr;

@@ -216,6 +216,38 @@ TEST(Sum, ThreadsChangeNothingButRounding) {
   set_num_threads(0);
 }
 
+// More than are taken side by side, by one thread and by several.
+TEST(Reductions, ManyColumnsAreEachAsIfAlone) {
+  constexpr int64_t kRows = 131;
+  constexpr int64_t kColumns = 4499;
+  for (const DType dtype : {DType::kF32, DType::kI32, DType::kF64}) {
+    const Array x = sample(dtype, {kRows, kColumns}, -900, 900);
+    const bool counts = !is_floating(dtype);
+    const struct {
+      void (*kernel)(const View&, const View&);
+      DType result;
+    } reductions[] = {
+        {&Sum::cpu, counts ? DType::kI64 : dtype}, {&Max::cpu, dtype}, {&ArgMin::cpu, DType::kI64}};
+    for (const auto& [kernel, result] : reductions) {
+      for (const int threads : {1, 3}) {
+        const Array y = empty(result, {1, kColumns});
+        set_num_threads(threads);
+        kernel(x.view, y.view);
+        set_num_threads(0);
+        for (int64_t c = 0; c < kColumns; c += 7) {
+          View column = x.view;
+          column.shape = {kRows, 1};
+          column.data = static_cast<char*>(x.view.data) + c * static_cast<int64_t>(size_of(dtype));
+          const Array alone = empty(result, {1, 1});
+          kernel(column, alone.view);
+          ASSERT_TRUE(close(y.get(c), alone.get(0), 1e-5, 1e-2))
+              << name(dtype) << " column " << c << " " << threads << " threads";
+        }
+      }
+    }
+  }
+}
+
 TEST(Sum, OfABroadcastViewCountsEveryRepetition) {
   Array x = sample(DType::kF32, {3, 1});
   x.view.shape = {3, 1000};

@@ -95,6 +95,18 @@ TEST(VectorMath, ErfIsWithinTwoUnits) {
       [](double x) { return std::erf(x); });
 }
 
+TEST(VectorMath, ExpBelow70HasTheBitsOfExp) {
+  for (const float x : all_kinds()) {
+    if (x > 70.0f) continue;
+    const float below = exp_below_70(x);
+    if (std::isnan(x)) {
+      EXPECT_TRUE(std::isnan(below));
+    } else {
+      ASSERT_EQ(std::bit_cast<uint32_t>(below), std::bit_cast<uint32_t>(exp(x))) << x;
+    }
+  }
+}
+
 TEST(VectorMath, SignsOfZeroAreKept) {
   EXPECT_TRUE(std::signbit(tanh(-0.0f)));
   EXPECT_TRUE(std::signbit(erf(-0.0f)));
@@ -107,7 +119,7 @@ TEST(VectorMath, SignsOfZeroAreKept) {
 TEST(VectorMath, TheBitsDoNotDependOnTheProcessorsVectors) {
   const std::vector<float> x = all_kinds();
   const auto all = [](float v) LOCKSTEP_INLINE_LAMBDA {
-    return exp(v) + tanh(v) + erf(v) + log(abs(v)) + sigmoid(v);
+    return exp(v) + tanh(v) + erf(v) + log(abs(v)) + sigmoid(v) + expm1(v);
   };
   std::vector<float> y(x.size());
   simd_dispatch([&]() LOCKSTEP_INLINE_LAMBDA {
