@@ -21,18 +21,25 @@ class Sum {
   void add(Tensor gradient) {
     if (!value_.defined()) {
       value_ = std::move(gradient);
-    } else if (owned_ && !grad_enabled()) {
+    } else if (is_ours()) {
       value_.add_(gradient);
     } else {
       value_ = value_ + gradient;
-      owned_ = true;
     }
   }
   Tensor take() { return std::move(value_); }
 
+  // To be added to in place; undefined where it must not be.
+  Tensor open() const { return value_.defined() && is_ours() ? value_ : Tensor(); }
+
  private:
+  // Whether nobody else sees value_, no graph holds it, and each element has a place of its own.
+  bool is_ours() const {
+    return !grad_enabled() && value_.impl().use_count() == 1 &&
+           value_.impl()->storage.use_count() == 1 && value_.is_contiguous();
+  }
+
   Tensor value_;
-  bool owned_ = false;  // value_ is a sum made here, which nobody else holds
 };
 
 // A tensor's hooks, of which most have one, while they run.
@@ -58,6 +65,8 @@ class Run {
 
   Tensors run(const Tensors& outputs, const Tensors& gradients);
   bool accumulates() const { return inputs_ == nullptr; }
+  // The sum so far at the end of an edge, or undefined, as Sum::open() says.
+  Tensor open_sum(const Edge& edge) const;
 
   std::shared_ptr<Node> current;
   std::vector<std::function<void()>> callbacks;
@@ -281,6 +290,15 @@ void Run::send(const Edge& edge, Tensor gradient) {
   if (--leaf.uses == 0) finish(leaf);
 }
 
+Tensor Run::open_sum(const Edge& edge) const {
+  if (edge.node != nullptr) {
+    const auto sum = sums_.find(edge.node.get());
+    return sum == sums_.end() ? Tensor() : sum->second.open();
+  }
+  const auto leaf = leaves_.find(edge.leaf.get());
+  return leaf == leaves_.end() ? Tensor() : leaf->second.sum.open();
+}
+
 void Run::finish(Leaf& leaf) {
   Tensor gradient = leaf.sum.take();
   if (!gradient.defined()) return;
@@ -357,6 +375,11 @@ Tensors partial_gradients(const Tensor& output, const Tensor& gradient, const Te
 const std::shared_ptr<Node>& current_node() {
   static const std::shared_ptr<Node> none;
   return running == nullptr ? none : running->current;
+}
+
+Tensor open_sum(size_t index) {
+  const std::shared_ptr<Node>& node = current_node();
+  return node == nullptr ? Tensor() : running->open_sum(node->inputs[index]);
 }
 
 }  // namespace engine

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lockstep/core/autograd.h"
+#include "lockstep/core/engine.h"
 #include "lockstep/kernels/copy.h"
 #include "lockstep/kernels/launch.h"
 #include "lockstep/kernels/memory.h"
@@ -197,11 +198,18 @@ Tensor slice(const Tensor& x, int64_t dim, int64_t start, int64_t end, int64_t s
   shape[d] = (end - start + step - 1) / step;
   strides[d] *= step;
   const int64_t offset = x.impl()->offset + (shape[d] == 0 ? 0 : start * x.strides()[d]);
-  return record(
-      "slice", alias(x, shape, strides, offset), {x},
-      [from = x.shape(), d, start, step](const Tensor& g) {
-        return Tensors{slice_scatter_zeros(g, from, static_cast<int64_t>(d), start, step)};
-      });
+  return record("slice", alias(x, shape, strides, offset), {x},
+                [from = x.shape(), d, start, end, step](const Tensor& g) {
+                  const auto axis = static_cast<int64_t>(d);
+                  // Many slices of one tensor are added to one gradient, not each to zeros of its
+                  // size first.
+                  if (const Tensor sum = engine::open_sum(0);
+                      sum.defined() && sum.shape() == from) {
+                    slice(sum, axis, start, end, step).add_(g);
+                    return Tensors{Tensor()};
+                  }
+                  return Tensors{slice_scatter_zeros(g, from, axis, start, step)};
+                });
 }
 
 Tensor slice_scatter_zeros(const Tensor& x, const Shape& shape, int64_t dim, int64_t start,
