@@ -28,15 +28,22 @@ Owned dense_copy(const View& x, DType dtype) {
   return out;
 }
 
-// oneDNN wants one of the two inner strides to be 1 and the other to span the rows.
-bool is_plain(const View& x) {
+View transposed(View x) {
   const size_t d = x.shape.size();
-  const int64_t rows = x.shape[d - 2], columns = x.shape[d - 1];
-  const int64_t row = x.strides[d - 2], column = x.strides[d - 1];
-  const bool by_rows = (column == 1 || columns == 1) && (row >= columns || rows == 1);
-  const bool by_columns = (row == 1 || rows == 1) && (column >= rows || columns == 1);
-  return by_rows || by_columns;
+  std::swap(x.shape[d - 2], x.shape[d - 1]);
+  std::swap(x.strides[d - 2], x.strides[d - 1]);
+  return x;
 }
+
+// Whether rows lie one after another, and the numbers of each side by side.
+bool is_by_rows(const View& x) {
+  const size_t d = x.shape.size();
+  return (x.strides[d - 1] == 1 || x.shape[d - 1] == 1) &&
+         (x.strides[d - 2] >= x.shape[d - 1] || x.shape[d - 2] == 1);
+}
+
+// oneDNN wants one of the two inner strides to be 1 and the other to span the rows.
+bool is_plain(const View& x) { return is_by_rows(x) || is_by_rows(transposed(x)); }
 
 // Strides of size-1 dimensions are free; oneDNN takes them at their word.
 Strides tidy(const View& x) {
@@ -76,11 +83,15 @@ View walked_well(const View& x, size_t k, int64_t others, Owned& copy) {
 }
 
 void multiply_f32(const View& a_in, const View& b_in, const View& out_in, const View* bias) {
+  // For a result by columns oneDNN has plain loops alone.
+  if (bias == nullptr && !is_by_rows(out_in) && is_by_rows(transposed(out_in))) {
+    return multiply_f32(transposed(b_in), transposed(a_in), transposed(out_in), nullptr);
+  }
   Owned a_copy, b_copy, out_copy;
   View a = a_in, b = b_in, out = out_in;
   if (!is_plain(a)) a = (a_copy = dense_copy(a, DType::kF32)).view;
   if (!is_plain(b)) b = (b_copy = dense_copy(b, DType::kF32)).view;
-  if (!is_plain(out)) out = (out_copy = dense_copy(out, DType::kF32)).view;
+  if (!is_by_rows(out)) out = (out_copy = dense_copy(out, DType::kF32)).view;
   const size_t d = out.shape.size();
   a = walked_well(a, d - 1, b.shape[d - 1], a_copy);
   b = walked_well(b, d - 2, a.shape[d - 2], b_copy);
