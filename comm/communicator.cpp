@@ -10,6 +10,7 @@
 #include "lockstep/comm/operation_queue.h"
 #include "lockstep/comm/reunion.h"
 #include "lockstep/comm/text.h"
+#include "lockstep/kernels/graph.h"
 #include "lockstep/kernels/memory.h"
 
 namespace lockstep::comm {
@@ -138,6 +139,7 @@ Device Communicator::device() const { return queue_->transport().device(); }
 void Communicator::abort(std::string why) { queue_->abort(why); }
 
 Work Communicator::start(Collective collective, const void* in_place, const void* must_be) {
+  refuse_capture(collective.request.name(), "ranks meet on the host for each collective");
   check_request(collective.request, size());
   check_buffers(collective, rank(), size(), in_place, must_be);
   collective.on_device = find_device(collective);

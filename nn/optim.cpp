@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "lockstep/core/autograd.h"
+#include "lockstep/kernels/graph.h"
 #include "lockstep/kernels/text.h"
 #include "lockstep/kernels/timeline.h"
 
@@ -60,6 +61,7 @@ Tensor Optimizer::gradient(const Entry& entry) {
 }
 
 Tensor Optimizer::make_state(const StateKind& kind, const Tensor& parameter) {
+  refuse_capture("Optimizer::step", "it would make its state anew; step once before");
   return kind.is_count ? Tensor::zeros({}, {DType::kI64}) : zeros_like(parameter);
 }
 
