@@ -8,8 +8,8 @@
 #include "absl/strings/str_join.h"
 #include "lockstep/core/autograd.h"
 #include "lockstep/kernels/graph.h"
+#include "lockstep/kernels/stream_timeline.h"
 #include "lockstep/kernels/text.h"
-#include "lockstep/kernels/timeline.h"
 
 namespace lockstep::nn {
 namespace {
@@ -120,7 +120,10 @@ void Optimizer::step() {
       follow(entry);
       entries.push_back(&entry);
     }
-    if (!entries.empty()) update(group, entries);
+    if (entries.empty()) continue;
+    const timeline::StreamSpan on_device(timeline::kind::kOptimizer, "optimizer",
+                                         entries[0]->parameter.device());
+    update(group, entries);
   }
 }
 
