@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 
+#include <cstdlib>
 #include <thread>
 
 #include "../errors.h"
@@ -203,7 +204,9 @@ TEST_F(Graphs, MemoryIsOthersOnceTheGraphIsGone) {
   empty_cache(kFirst);
   own().synchronize();
   EXPECT_EQ(memory_stats(kFirst).in_use, in_use);
-  EXPECT_EQ(cuda::memory_info(kFirst).free, free_before);
+  if (!cuda::caches_memory()) {  // else a device's kernels have been loaded meanwhile
+    EXPECT_EQ(cuda::memory_info(kFirst).free, free_before);
+  }
 }
 
 // A gradient of before, say: what came before it in the capture may use it at each replay.
@@ -389,17 +392,24 @@ TEST_F(Graphs, CollectivesAreRefused) {
   }
 }
 
-TEST_F(Graphs, APlaceOutOfRangeStopsTheDevice) {
-  const Tensor logits = wave({3, 5}, 1).to(kFirst);
-  Tensor target = Tensor::arange(3).to(kFirst);
-  Tensor loss;
-  const Graph graph = Graph::capture(own(), [&] { loss = cross_entropy(logits, target); });
-  graph.replay();
-  EXPECT_EQ(loss.item(), cross_entropy(logits, target).item());
-  target.fill_(5);
-  graph.replay();
-  EXPECT_EQ(error_of([&] { loss.item(); }).code(), ErrorCode::kDevice);
-  EXPECT_THAT(simt::take_report(), HasSubstr("trap at"));
+// In a process of its own, whose device is of no use afterwards.
+TEST(GraphsDeathTest, APlaceOutOfRangeStopsTheDevice) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto stop = [] {
+    const Tensor logits = wave({3, 5}, 1).to(kFirst);
+    Tensor target = Tensor::arange(3).to(kFirst);
+    Tensor loss;
+    const Graph graph = Graph::capture(own(), [&] { loss = cross_entropy(logits, target); });
+    graph.replay();
+    if (loss.item() != cross_entropy(logits, target).item()) std::_Exit(1);
+    target.fill_(5);
+    const Error error = error_of([&] {
+      graph.replay();
+      loss.item();
+    });
+    std::_Exit(error.code() == ErrorCode::kDevice ? 7 : 2);
+  };
+  EXPECT_EXIT(stop(), ::testing::ExitedWithCode(7), "");
 }
 
 TEST_F(Graphs, PartsThatAreRenewedLaunchTheSameKernels) {
