@@ -146,8 +146,9 @@ check-barriers: ## the eighth part: proves that what meets in a CUDA block is fr
 .PHONY: gpu-test
 gpu-test: ## every test of CUDA code on this machine's devices; without one it fails (GPU_TEST_ARGS)
 	@$(call set_up,build)
-	@$(call build,gpu,gpu_test)
+	@$(call build,gpu,gpu_test gpu_timeline_test)
 	@build/gpu/bin/gpu_test --gtest_brief=1 $(GPU_TEST_ARGS)
+	@build/gpu/bin/gpu_timeline_test --gtest_brief=1
 
 .PHONY: gpu-bench
 gpu-bench: ## measures the kernels on a CUDA device (GPU_BENCH_ARGS)

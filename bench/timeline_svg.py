@@ -1,6 +1,7 @@
 """Draws the last step of a timeline that LOCKSTEP_TIMELINE made: timeline_svg.py FILE OUT.svg
 
-One band for each rank, in it a line for each thread that did something in the step. Perfetto
+One band for each rank, in it a line for each thread that did something in the step, and one for each
+stream of a CUDA device. Perfetto
 (https://ui.perfetto.dev) shows all steps, and lets one look closer.
 """
 
@@ -31,14 +32,23 @@ def read(path):
     return [event for event in events if event["ph"] == "X"], names
 
 
+def kind_of(span):
+    """Spans of a device have its name behind it."""
+    return span["cat"].split(",")[0]
+
+
 def last_step(spans):
-    """From the earliest rank's last forward to the latest rank's last optimiser."""
+    """From the earliest rank's last forward to the latest rank's last optimiser, and to its device's."""
     def last(rank, kind):
-        return [s for s in spans if s["pid"] == rank and s["cat"] == kind][-1]
+        found = {}
+        for span in spans:
+            if span["pid"] == rank and kind_of(span) == kind:
+                found[span["cat"]] = span
+        return found.values()
 
     ranks = sorted({span["pid"] for span in spans})
-    start = min(last(rank, "forward")["ts"] for rank in ranks)
-    ends = [last(rank, "optimizer") for rank in ranks]
+    start = min(span["ts"] for rank in ranks for span in last(rank, "forward"))
+    ends = [span for rank in ranks for span in last(rank, "optimizer")]
     return start, max(span["ts"] + span["dur"] for span in ends)
 
 
@@ -67,7 +77,7 @@ def draw(spans, names):
             y += GAP
             body.append(f'<text x="8" y="{y + 15}" font-weight="bold">rank {rank}</text>')
             rank_before = rank
-        label = html.escape(names.get((rank, thread), "").replace("collectives of ", ""))
+        label = html.escape(names.get((rank, thread), "").replace("collectives of ", "").replace("training (", "("))
         body.append(f'<text x="60" y="{y + 15}" fill="#555">{label[:14]}</text>')
         body.append(f'<rect x="{LEFT}" y="{y}" width="{WIDTH - LEFT - 20}" height="{ROW}" fill="#f4f4f4"/>')
         for span in sorted(track, key=lambda s: -s["dur"]):
@@ -80,7 +90,7 @@ def draw(spans, names):
                 title += f', {span["args"]["bytes"]} bytes'
             body.append(
                 f'<rect x="{x:.2f}" y="{y + inset}" width="{max(width, 0.4):.2f}" '
-                f'height="{ROW - 2 * inset}" fill="{COLOURS[span["cat"]]}"><title>{title}</title></rect>'
+                f'height="{ROW - 2 * inset}" fill="{COLOURS[kind_of(span)]}"><title>{title}</title></rect>'
             )
         y += ROW + 3
     y += 8

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lockstep/comm/text.h"
+#include "lockstep/kernels/stream_timeline.h"
 
 namespace lockstep::comm {
 namespace {
@@ -35,6 +36,13 @@ Request Request::decode(uint64_t code, int64_t count) {
   request.count = count;
   return request;
 }
+
+void OnDevice::begin(const Stream& stream) {
+  stream.wait(ready);
+  begun = timeline::mark(stream);
+}
+
+void OnDevice::complete(const Stream& stream) { completed = stream.record(timeline::enabled()); }
 
 std::string_view Request::name() const {
   const auto index = static_cast<size_t>(kind);

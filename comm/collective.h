@@ -79,9 +79,16 @@ struct OnDevice {
   Device device;
   Event ready;      // the buffers may be read and written
   Event completed;  // set before the collective counts as finished: they may be used again
+  // For the timeline, where there is one: when its stream came to it, and what it is called there.
+  Event begun = {};
+  std::string label = {};
   // Of a send or recv: its buffer, while pinned memory stands in its place.
   std::byte* data = nullptr;
   std::shared_ptr<void> pinned;
+
+  // What is put on the stream between the two is the collective.
+  void begin(const Stream& stream);
+  void complete(const Stream& stream);
 };
 
 // A request with this rank's memory and place in the sequence.

@@ -10,7 +10,9 @@
 #include "lockstep/comm/operation_queue.h"
 #include "lockstep/comm/reunion.h"
 #include "lockstep/comm/text.h"
+#include "lockstep/kernels/graph.h"
 #include "lockstep/kernels/memory.h"
+#include "lockstep/kernels/stream_timeline.h"
 
 namespace lockstep::comm {
 namespace {
@@ -101,7 +103,9 @@ void Work::wait() {
   if (operation_ == nullptr) return;
   queue_->wait(*operation_);
   const OnDevice* on_device = operation_->collective.on_device.get();
-  if (on_device != nullptr) current_stream(on_device->device).wait(on_device->completed);
+  if (on_device == nullptr) return;
+  const timeline::StreamSpan span(timeline::kind::kWait, "wait", on_device->device);
+  current_stream(on_device->device).wait(on_device->completed);
 }
 
 bool Work::done() const { return operation_ == nullptr || operation_->finished.load(); }
@@ -138,6 +142,7 @@ Device Communicator::device() const { return queue_->transport().device(); }
 void Communicator::abort(std::string why) { queue_->abort(why); }
 
 Work Communicator::start(Collective collective, const void* in_place, const void* must_be) {
+  refuse_capture(collective.request.name(), "ranks meet on the host for each collective");
   check_request(collective.request, size());
   check_buffers(collective, rank(), size(), in_place, must_be);
   collective.on_device = find_device(collective);
@@ -168,6 +173,7 @@ std::shared_ptr<OnDevice> Communicator::find_device(const Collective& collective
   auto on_device = std::make_shared<OnDevice>();
   on_device->device = *found;
   on_device->ready = current_stream(*found).record();
+  if (timeline::enabled()) on_device->label = timeline::Label::current();
   return on_device;
 }
 

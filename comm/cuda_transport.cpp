@@ -97,7 +97,7 @@ class CudaTransport final : public Transport {
       return host_->run(collective);
     }
     const StreamGuard guard(stream_);
-    stream_.wait(collective.on_device->ready);
+    collective.on_device->begin(stream_);
     if (peers_ != nullptr && has_direct_way(collective, size())) {
       try {
         direct(collective);
@@ -105,13 +105,13 @@ class CudaTransport final : public Transport {
         failed_ = true;
         throw;
       }
-      collective.on_device->completed = stream_.record();
+      collective.on_device->complete(stream_);
       if (watch_ != nullptr) {
         watch_->add(collective.request.name(), collective.on_device->completed);
       }
     } else {
       staged(collective);
-      collective.on_device->completed = stream_.record();
+      collective.on_device->complete(stream_);
     }
   }
 

@@ -374,7 +374,7 @@ void NcclTransport::put(const Collective& collective) {
   try {
     await_room();
     const StreamGuard guard(stream_);
-    stream_.wait(collective.on_device->ready);
+    collective.on_device->begin(stream_);
     used_on(collective.send, stream_);
     used_on(collective.recv, stream_);
     if (collective.exchanges()) {
@@ -382,7 +382,7 @@ void NcclTransport::put(const Collective& collective) {
     } else {
       nccl_->put(collective);
     }
-    collective.on_device->completed = stream_.record();
+    collective.on_device->complete(stream_);
   } catch (...) {
     failed_ = true;
     nccl_->abort();

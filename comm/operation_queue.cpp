@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "lockstep/comm/text.h"
-#include "lockstep/kernels/timeline.h"
+#include "lockstep/kernels/stream_timeline.h"
 
 namespace lockstep::comm {
 namespace {
@@ -160,6 +160,7 @@ void OperationQueue::run_collective(std::unique_lock<std::mutex>& lock, bool in_
     const timeline::Span span(timeline::kind::kCollective, collective.request.name(),
                               collective.recv_bytes(transport_->size()));
     run(collective, copy);
+    show_on_device(collective);
   } catch (...) {
     failure = Failure::current(collective.request.name());
   }
@@ -167,6 +168,16 @@ void OperationQueue::run_collective(std::unique_lock<std::mutex>& lock, bool in_
   recorder_.finished(collective, !failure, large);
   if (failure) fail(lock, *std::move(failure));
   finish(*operation, failure ? failure_ : std::nullopt);
+}
+
+void OperationQueue::show_on_device(const Collective& collective) const {
+  const OnDevice* on_device = collective.on_device.get();
+  if (on_device == nullptr || on_device->begun.handle() == nullptr) return;
+  // The transport has one stream for all.
+  timeline::record(timeline::kind::kCollective,
+                   on_device->label.empty() ? collective.request.name() : on_device->label, track_,
+                   nullptr, on_device->begun, on_device->completed,
+                   collective.recv_bytes(transport_->size()));
 }
 
 void OperationQueue::run(const Collective& collective, std::shared_ptr<void>& copy) {

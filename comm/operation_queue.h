@@ -61,6 +61,7 @@ class OperationQueue {
   void run_collective(std::unique_lock<std::mutex>& lock, bool in_worker);
   // What the collective needs besides its buffers is put into `copy`.
   void run(const Collective& collective, std::shared_ptr<void>& copy);
+  void show_on_device(const Collective& collective) const;
   void run_transfers(std::unique_lock<std::mutex>& lock, const Operation* wanted);
   // Keeps the first failure, and leaves the group.
   void fail(std::unique_lock<std::mutex>& lock, Failure failure);

@@ -8,8 +8,8 @@
 #include "lockstep/core/ops/elementwise.h"
 #include "lockstep/core/ops/reduce.h"
 #include "lockstep/core/ops/shape_ops.h"
+#include "lockstep/kernels/stream_timeline.h"
 #include "lockstep/kernels/text.h"
-#include "lockstep/kernels/timeline.h"
 
 namespace lockstep {
 namespace engine {
@@ -344,7 +344,11 @@ void Run::give(const void* place, const Tensor& gradient) {
 
 Tensors run(const Tensors& outputs, const Tensors& gradients, BackwardOptions options,
             const Tensors* inputs) {
-  const timeline::Span span(timeline::kind::kBackward, inputs == nullptr ? "backward" : "grad");
+  const char* name = inputs == nullptr ? "backward" : "grad";
+  const timeline::Span span(timeline::kind::kBackward, name);
+  const bool has_output = !outputs.empty() && outputs[0].defined();
+  const timeline::StreamSpan on_device(timeline::kind::kBackward, name,
+                                       has_output ? outputs[0].device() : kCpu);
   Run run(options, inputs, Below::kFollow);
   const Scope scope(&run);
   return run.run(outputs, gradients);

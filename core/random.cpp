@@ -4,6 +4,7 @@
 #include "lockstep/core/ops/elementwise.h"
 #include "lockstep/core/ops/reduce.h"
 #include "lockstep/core/ops/shape_ops.h"
+#include "lockstep/kernels/graph.h"
 #include "lockstep/kernels/launch.h"
 #include "lockstep/kernels/philox.h"
 #include "lockstep/kernels/text.h"
@@ -13,6 +14,15 @@ namespace {
 
 Generator& choose(Generator* generator) {
   return generator == nullptr ? default_generator() : *generator;
+}
+
+// Calls launch(seed, offset) for fresh numbers, also when a graph is replayed.
+template <class Launch>
+void draw(int64_t count, Generator* generator, const Launch& launch) {
+  renewed([=] {
+    Generator& g = choose(generator);
+    launch(g.seed, g.take(count));
+  });
 }
 
 }  // namespace
@@ -33,15 +43,17 @@ void manual_seed(uint64_t seed) { default_generator() = Generator{seed, 0}; }
 
 Tensor rand(const Shape& shape, TensorOptions options, Generator* generator) {
   Tensor out = Tensor::empty(shape, options);
-  Generator& g = choose(generator);
-  launch<kernels::Uniform>(options.device, out.view(), g.seed, g.take(out.numel()));
+  draw(out.numel(), generator, [view = out.view()](uint64_t seed, uint64_t offset) {
+    launch<kernels::Uniform>(view.device, view, seed, offset);
+  });
   return out;
 }
 
 Tensor randn(const Shape& shape, TensorOptions options, Generator* generator) {
   Tensor out = Tensor::empty(shape, options);
-  Generator& g = choose(generator);
-  launch<kernels::Normal>(options.device, out.view(), g.seed, g.take(out.numel()));
+  draw(out.numel(), generator, [view = out.view()](uint64_t seed, uint64_t offset) {
+    launch<kernels::Normal>(view.device, view, seed, offset);
+  });
   return out;
 }
 
@@ -56,8 +68,9 @@ Tensor randn_like(const Tensor& like, Generator* generator) {
 Tensor bernoulli(double p, const Shape& shape, TensorOptions options, Generator* generator) {
   check(p >= 0 && p <= 1, "bernoulli", [&] { return str_cat("want p in [0, 1], got ", p); });
   Tensor out = Tensor::empty(shape, options);
-  Generator& g = choose(generator);
-  launch<kernels::Bernoulli>(options.device, out.view(), p, g.seed, g.take(out.numel()));
+  draw(out.numel(), generator, [view = out.view(), p](uint64_t seed, uint64_t offset) {
+    launch<kernels::Bernoulli>(view.device, view, p, seed, offset);
+  });
   return out;
 }
 
@@ -78,8 +91,9 @@ Tensor randint(int64_t low, int64_t high, const Shape& shape, TensorOptions opti
   check(low < high, "randint",
         [&] { return str_cat("want low < high, got ", low, " and ", high); });
   Tensor out = Tensor::empty(shape, options);
-  Generator& g = choose(generator);
-  launch<kernels::RandInt>(options.device, out.view(), low, high, g.seed, g.take(out.numel()));
+  draw(out.numel(), generator, [view = out.view(), low, high](uint64_t seed, uint64_t offset) {
+    launch<kernels::RandInt>(view.device, view, low, high, seed, offset);
+  });
   return out;
 }
 

@@ -168,6 +168,15 @@ cuda::StreamAllocator* pinned_allocator() {
   return allocator;
 }
 
+}  // namespace
+
+void cuda::end_pool(uint64_t pool) noexcept {
+  for (int i = 0; i < device_count(); ++i) allocator_of({DeviceType::kCuda, i}).end_pool(pool);
+  pinned_allocator()->end_pool(pool);
+}
+
+namespace {
+
 std::shared_ptr<void> allocate_from(cuda::StreamAllocator& allocator, size_t bytes) {
   return {allocator.take(bytes), [&allocator](void* block) { allocator.give_back(block); },
           SmallBlockAllocator<char>()};

@@ -16,21 +16,18 @@
 #include <vector>
 
 namespace lockstep::timeline {
-namespace {
 
-constexpr const char* kVariable = "LOCKSTEP_TIMELINE";
-constexpr size_t kListLength = 4096;
+// What one thread, or one stream of a device, shows. Whoever adds to it writes it when it is long,
+// and the process's end does.
+struct internal::Track {
+  struct Event {
+    std::string_view kind;
+    std::string_view name;
+    int64_t start_ns;
+    int64_t end_ns;
+    int64_t bytes;
+  };
 
-struct Event {
-  std::string_view kind;
-  std::string_view name;
-  int64_t start_ns;
-  int64_t end_ns;
-  int64_t bytes;
-};
-
-// What one thread shows. Its own thread adds to it; that thread, or the process's end, writes it.
-struct Track {
   std::mutex mutex;  // guards what follows
   int rank = 0;
   std::string name = "thread";
@@ -38,6 +35,13 @@ struct Track {
   bool is_announced = false;  // the file has its name
   std::vector<Event> events;
 };
+
+namespace {
+
+using internal::Track;
+
+constexpr const char* kVariable = "LOCKSTEP_TIMELINE";
+constexpr size_t kListLength = 4096;
 
 // Times are microseconds with three decimals.
 void append_us(std::string& text, int64_t ns) {
@@ -104,7 +108,7 @@ class Writer {
       if (!opening_) make({.zero_ns = track.events.front().start_ns});
       std::string text;
       if (!std::exchange(track.is_announced, true)) announce(text, track);
-      for (const Event& event : track.events) append(text, track, event);
+      for (const Track::Event& event : track.events) append(text, track, event);
       put(text);
     } catch (const std::exception&) {
       // Out of memory for a picture: training goes on without it.
@@ -158,7 +162,7 @@ class Writer {
     metadata("thread_name", track.name, true);
   }
 
-  void append(std::string& text, const Track& track, const Event& event) const {
+  void append(std::string& text, const Track& track, const Track::Event& event) const {
     text += R"({"ph":"X","name":)";
     append_name(text, event.name);
     text += R"(,"cat":)";
@@ -196,11 +200,12 @@ class Writer {
   int file_ = -1;
 };
 
-// The thread's track, written when the thread ends.
+// The thread's track, written when the thread ends: of the main one before CUDA does.
 struct Mine {
   std::shared_ptr<Track> track = Writer::instance().new_track();
 
   ~Mine() {
+    internal::record_passed();
     {
       const std::lock_guard lock(track->mutex);
       Writer::instance().write(*track);
@@ -214,6 +219,17 @@ Track& mine() {
   return *mine.track;
 }
 
+void add(Track& track, const Track::Event& event) {
+  const std::lock_guard lock(track.mutex);
+  track.events.push_back(event);
+  if (track.events.size() >= kListLength) Writer::instance().write(track);
+}
+
+void flush_all() {
+  internal::record_passed();
+  Writer::instance().write_all();
+}
+
 }  // namespace
 
 bool internal::look() {
@@ -222,7 +238,7 @@ bool internal::look() {
   if (on) {
     static const int registered = [] {
       Writer::instance();  // the variable may be gone when it is wanted
-      return std::atexit([] { Writer::instance().write_all(); });
+      return std::atexit(flush_all);
     }();
     static_cast<void>(registered);
   }
@@ -233,10 +249,26 @@ bool internal::look() {
 void internal::record(std::string_view kind, std::string_view name, int64_t start_ns,
                       int64_t bytes) {
   const int64_t end_ns = now_ns();
+  add(mine(), {kind, name, start_ns, end_ns, bytes});
+}
+
+internal::Owner internal::owner() {
   Track& track = mine();
   const std::lock_guard lock(track.mutex);
-  track.events.push_back({kind, name, start_ns, end_ns, bytes});
-  if (track.events.size() >= kListLength) Writer::instance().write(track);
+  return {track.rank, track.name};
+}
+
+Track& internal::make_track(int rank, std::string_view name) {
+  const std::shared_ptr<Track> track = Writer::instance().new_track();  // which keeps it
+  const std::lock_guard lock(track->mutex);
+  track->rank = rank;
+  track->name = name;
+  return *track;
+}
+
+void internal::record(Track& track, std::string_view kind, std::string_view name, int64_t start_ns,
+                      int64_t end_ns, int64_t bytes) {
+  add(track, {kind, name, start_ns, end_ns, bytes});
 }
 
 int64_t now_ns() {
@@ -261,7 +293,7 @@ void open(const Opening& opening) {
 }
 
 void flush() noexcept {
-  if (enabled()) Writer::instance().write_all();
+  if (enabled()) flush_all();
 }
 
 }  // namespace lockstep::timeline

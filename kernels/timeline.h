@@ -29,6 +29,19 @@ namespace internal {
 inline constinit std::atomic<int> state{-1};  // 1: on, 0: off, -1: nobody has looked
 bool look();
 void record(std::string_view kind, std::string_view name, int64_t start_ns, int64_t bytes);
+
+// For stream_timeline.cpp: tracks that are no thread's. Views live as long as the program.
+struct Track;
+struct Owner {
+  int rank = 0;
+  std::string track;
+};
+Owner owner();                                       // what set_thread() made of this thread
+Track& make_track(int rank, std::string_view name);  // never destroyed
+void record(Track& track, std::string_view kind, std::string_view name, int64_t start_ns,
+            int64_t end_ns, int64_t bytes);
+// Of it: gives tracks what devices have come past. Called before all that is written at an end.
+void record_passed() noexcept;
 }  // namespace internal
 
 // Whether spans are recorded. Reads the variable once.

@@ -1,4 +1,5 @@
 #include "absl/strings/str_cat.h"
+#include "lockstep/kernels/graph.h"
 #include "lockstep/kernels/launch.h"
 #include "lockstep/kernels/optim.h"
 #include "lockstep/nn/optim.h"
@@ -36,10 +37,6 @@ void Adagrad::check_options(const Group& group) const {
 }
 
 void Adagrad::update(const Group& group, const std::vector<Entry*>& entries) {
-  const kernels::AdagradOptions options = {.lr = group.option("lr"),
-                                           .lr_decay = group.option("lr_decay"),
-                                           .weight_decay = group.option("weight_decay"),
-                                           .eps = group.option("eps")};
   const std::vector<StateKind> kinds = state_kinds();
   std::vector<Tensor> gradients;
   std::vector<kernels::AdagradEntry> list;
@@ -52,14 +49,25 @@ void Adagrad::update(const Group& group, const std::vector<Entry*>& entries) {
     gradients.push_back(gradient(*entry));
     list.push_back({.parameter = entry->parameter.view(),
                     .gradient = gradients.back().view(),
-                    .sum = entry->state[kSum].view(),
-                    .step = entry->state[kStep].item_i64() + 1});
+                    .sum = entry->state[kSum].view()});
   }
-  launch<kernels::AdagradStep>(entries[0]->parameter.device(), list, options);
-  for (size_t i = 0; i < entries.size(); ++i) {
-    entries[i]->state[kStep].fill_(static_cast<double>(list[i].step));
-    entries[i]->state[kSum].mark_changed("Adagrad");
-    entries[i]->parameter.mark_changed("Adagrad");
+  renewed([&group, entries, list = std::move(list)]() mutable {
+    for (size_t i = 0; i < entries.size(); ++i) {
+      list[i].step = entries[i]->state[kStep].item_i64() + 1;
+    }
+    launch<kernels::AdagradStep>(
+        entries[0]->parameter.device(), list,
+        kernels::AdagradOptions{.lr = group.option("lr"),
+                                .lr_decay = group.option("lr_decay"),
+                                .weight_decay = group.option("weight_decay"),
+                                .eps = group.option("eps")});
+    for (size_t i = 0; i < entries.size(); ++i) {
+      entries[i]->state[kStep].fill_(static_cast<double>(list[i].step));
+    }
+  });
+  for (Entry* entry : entries) {
+    entry->state[kSum].mark_changed("Adagrad");
+    entry->parameter.mark_changed("Adagrad");
   }
 }
 

@@ -1,4 +1,5 @@
 #include "absl/strings/str_cat.h"
+#include "lockstep/kernels/graph.h"
 #include "lockstep/kernels/launch.h"
 #include "lockstep/kernels/optim.h"
 #include "lockstep/nn/optim.h"
@@ -78,27 +79,34 @@ void Adam::update(const Group& group, const std::vector<Entry*>& entries) {
     list.push_back({.parameter = entry->parameter.view(),
                     .gradient = gradients.back().view(),
                     .exp_avg = entry->state[kExpAvg].view(),
-                    .exp_avg_sq = entry->state[kExpAvgSq].view(),
-                    .step = entry->state[kStep].item_i64() + 1});
+                    .exp_avg_sq = entry->state[kExpAvgSq].view()});
   }
-  const Device device = entries[0]->parameter.device();
-  const double lr = group.option("lr"), weight_decay = group.option("weight_decay");
-  const double beta1 = group.option("beta1"), beta2 = group.option("beta2");
-  const double eps = group.option("eps");
-  if (kind_ == Kind::kLAMB) {
-    launch<kernels::LambStep>(device, list,
-                              kernels::LambOptions{lr, beta1, beta2, eps, weight_decay});
-  } else {
-    launch<kernels::AdamStep>(
-        device, list,
-        kernels::AdamOptions{lr, beta1, beta2, eps, weight_decay, kind_ == Kind::kAdamW});
-  }
+  if (kind_ == Kind::kLAMB) refuse_capture(kind_name(), "it takes memory for its norms");
+  renewed([this, &group, entries, list = std::move(list)]() mutable {
+    for (size_t i = 0; i < entries.size(); ++i) {
+      list[i].step = entries[i]->state[kStep].item_i64() + 1;
+    }
+    const Device device = entries[0]->parameter.device();
+    const double lr = group.option("lr"), weight_decay = group.option("weight_decay");
+    const double beta1 = group.option("beta1"), beta2 = group.option("beta2");
+    const double eps = group.option("eps");
+    if (kind_ == Kind::kLAMB) {
+      launch<kernels::LambStep>(device, list,
+                                kernels::LambOptions{lr, beta1, beta2, eps, weight_decay});
+    } else {
+      launch<kernels::AdamStep>(
+          device, list,
+          kernels::AdamOptions{lr, beta1, beta2, eps, weight_decay, kind_ == Kind::kAdamW});
+    }
+    for (size_t i = 0; i < entries.size(); ++i) {
+      entries[i]->state[kStep].fill_(static_cast<double>(list[i].step));
+    }
+  });
   const char* op = kind_name().data();
-  for (size_t i = 0; i < entries.size(); ++i) {
-    entries[i]->state[kStep].fill_(static_cast<double>(list[i].step));
-    entries[i]->state[kExpAvg].mark_changed(op);
-    entries[i]->state[kExpAvgSq].mark_changed(op);
-    entries[i]->parameter.mark_changed(op);
+  for (Entry* entry : entries) {
+    entry->state[kExpAvg].mark_changed(op);
+    entry->state[kExpAvgSq].mark_changed(op);
+    entry->parameter.mark_changed(op);
   }
 }
 

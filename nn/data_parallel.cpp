@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "lockstep/core/autograd.h"
 #include "lockstep/core/ops/shape_ops.h"
+#include "lockstep/kernels/graph.h"
 #include "lockstep/kernels/text.h"
 #include "lockstep/kernels/transfer.h"
 #include "lockstep/nn/join.h"
@@ -97,6 +98,8 @@ Tensor DataParallel::forward(const Tensor& x) {
 void DataParallel::before_forward() {
   check_parameters();
   if (reducer_ == nullptr || !grad_enabled()) return;
+  refuse_capture("DataParallel",
+                 "ranks meet on the host for each bucket; capture a step of a group of one");
   reducer_->note_forward(is_training());
   if (!is_training()) return;
   Join::check_joined(*this);

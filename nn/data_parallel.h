@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
-#include "lockstep/kernels/timeline.h"
+#include "lockstep/kernels/stream_timeline.h"
 #include "lockstep/nn/module.h"
 #include "lockstep/nn/reducer.h"
 #include "lockstep/nn/tensor_visitor.h"
@@ -78,6 +78,8 @@ class DataParallel : public Module {
   template <class F>
   auto call(F&& forward) {
     const timeline::Span span(timeline::kind::kForward, "forward");
+    const timeline::StreamSpan on_device(timeline::kind::kForward, "forward",
+                                         options_of_.front().device);
     before_forward();
     auto result = std::forward<F>(forward)();
     if (reducer_ != nullptr) {

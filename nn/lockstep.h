@@ -16,6 +16,7 @@
 #include "lockstep/kernels/device.h"
 #include "lockstep/kernels/dtype.h"
 #include "lockstep/kernels/error.h"
+#include "lockstep/kernels/graph.h"
 #include "lockstep/kernels/memory.h"
 #include "lockstep/kernels/parallel.h"
 #include "lockstep/kernels/shape.h"

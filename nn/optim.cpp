@@ -7,8 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "lockstep/core/autograd.h"
+#include "lockstep/kernels/graph.h"
+#include "lockstep/kernels/stream_timeline.h"
 #include "lockstep/kernels/text.h"
-#include "lockstep/kernels/timeline.h"
 
 namespace lockstep::nn {
 namespace {
@@ -60,6 +61,7 @@ Tensor Optimizer::gradient(const Entry& entry) {
 }
 
 Tensor Optimizer::make_state(const StateKind& kind, const Tensor& parameter) {
+  refuse_capture("Optimizer::step", "it would make its state anew; step once before");
   return kind.is_count ? Tensor::zeros({}, {DType::kI64}) : zeros_like(parameter);
 }
 
@@ -118,7 +120,10 @@ void Optimizer::step() {
       follow(entry);
       entries.push_back(&entry);
     }
-    if (!entries.empty()) update(group, entries);
+    if (entries.empty()) continue;
+    const timeline::StreamSpan on_device(timeline::kind::kOptimizer, "optimizer",
+                                         entries[0]->parameter.device());
+    update(group, entries);
   }
 }
 

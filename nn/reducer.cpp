@@ -8,8 +8,8 @@
 #include "lockstep/core/autograd.h"
 #include "lockstep/core/ops/elementwise.h"
 #include "lockstep/core/ops/shape_ops.h"
+#include "lockstep/kernels/stream_timeline.h"
 #include "lockstep/kernels/text.h"
-#include "lockstep/kernels/timeline.h"
 #include "lockstep/nn/collectives.h"
 
 namespace lockstep::nn {
@@ -271,6 +271,8 @@ void Reducer::place(Slot& slot) {
         "cannot be differentiated");
   });
   const timeline::Span span(timeline::kind::kCopy, "into bucket", static_cast<int64_t>(slot.bytes));
+  const timeline::StreamSpan on_device(timeline::kind::kCopy, "into bucket", slot.view.device(),
+                                       static_cast<int64_t>(slot.bytes));
   if (gradient.is_contiguous() && slot.view.device() == kCpu) {
     std::memcpy(slot.view.impl()->data(), gradient.impl()->data(), slot.bytes);
   } else {
@@ -303,12 +305,14 @@ void Reducer::launch(Bucket& bucket) {
     slot.present = slot.parameter.has_grad();
     slot.parameter.impl()->grad = Tensor();
   }
+  const timeline::Label label("bucket", bucket.grad.index);
   bucket.hook = hook_;
   if (bucket.hook != nullptr) return bucket.hook->start(bucket.grad, *group_);
   bucket.work = average_in_place(bucket.grad.data, *group_);
 }
 
 void Reducer::complete(Bucket& bucket) {
+  const timeline::Label label("bucket", bucket.grad.index);
   if (bucket.hook != nullptr) {
     bucket.hook->finish(bucket.grad, *group_);
   } else {

@@ -1,4 +1,5 @@
 #include "absl/strings/str_cat.h"
+#include "lockstep/kernels/graph.h"
 #include "lockstep/kernels/launch.h"
 #include "lockstep/kernels/optim.h"
 #include "lockstep/nn/optim.h"
@@ -45,12 +46,8 @@ void RMSprop::check_options(const Group& group) const {
 }
 
 void RMSprop::update(const Group& group, const std::vector<Entry*>& entries) {
-  const kernels::RMSpropOptions options = {.lr = group.option("lr"),
-                                           .alpha = group.option("alpha"),
-                                           .eps = group.option("eps"),
-                                           .weight_decay = group.option("weight_decay"),
-                                           .momentum = group.option("momentum"),
-                                           .centered = group.option("centered") != 0};
+  const bool has_momentum = group.option("momentum") != 0;
+  const bool is_centered = group.option("centered") != 0;
   const std::vector<StateKind> kinds = state_kinds();
   std::vector<Tensor> gradients;
   std::vector<kernels::RMSpropEntry> list;
@@ -65,10 +62,19 @@ void RMSprop::update(const Group& group, const std::vector<Entry*>& entries) {
     item.parameter = entry->parameter.view();
     item.gradient = gradients.back().view();
     item.square_avg = state(kSquareAvg);
-    if (options.momentum != 0) item.momentum_buffer = state(kMomentumBuffer);
-    if (options.centered) item.grad_avg = state(kGradAvg);
+    if (has_momentum) item.momentum_buffer = state(kMomentumBuffer);
+    if (is_centered) item.grad_avg = state(kGradAvg);
   }
-  launch<kernels::RMSpropStep>(entries[0]->parameter.device(), list, options);
+  renewed([&group, device = entries[0]->parameter.device(), list = std::move(list)] {
+    launch<kernels::RMSpropStep>(
+        device, list,
+        kernels::RMSpropOptions{.lr = group.option("lr"),
+                                .alpha = group.option("alpha"),
+                                .eps = group.option("eps"),
+                                .weight_decay = group.option("weight_decay"),
+                                .momentum = group.option("momentum"),
+                                .centered = group.option("centered") != 0});
+  });
   for (Entry* entry : entries) {
     entry->parameter.mark_changed("RMSprop");
     for (const Tensor& state : entry->state) {

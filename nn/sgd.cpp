@@ -1,4 +1,5 @@
 #include "absl/strings/str_cat.h"
+#include "lockstep/kernels/graph.h"
 #include "lockstep/kernels/launch.h"
 #include "lockstep/kernels/optim.h"
 #include "lockstep/nn/optim.h"
@@ -34,11 +35,7 @@ void SGD::check_options(const Group& group) const {
 }
 
 void SGD::update(const Group& group, const std::vector<Entry*>& entries) {
-  const kernels::SgdOptions options = {.lr = group.option("lr"),
-                                       .momentum = group.option("momentum"),
-                                       .dampening = group.option("dampening"),
-                                       .weight_decay = group.option("weight_decay"),
-                                       .nesterov = group.option("nesterov") != 0};
+  const bool has_momentum = group.option("momentum") != 0;
   std::vector<Tensor> gradients;
   std::vector<Tensor> buffers;
   std::vector<kernels::SgdEntry> list;
@@ -47,15 +44,24 @@ void SGD::update(const Group& group, const std::vector<Entry*>& entries) {
     kernels::SgdEntry& item = list.emplace_back();
     item.parameter = entry->parameter.view();
     item.gradient = gradients.back().view();
-    if (options.momentum == 0) continue;
+    if (!has_momentum) continue;
     item.has_momentum = entry->state[0].defined();
+    if (!item.has_momentum)
+      refuse_capture("SGD", "its momentum would begin anew; step once before");
     buffers.push_back(item.has_momentum ? entry->state[0] : empty_like(entry->parameter));
     item.momentum = buffers.back().view();
   }
-  launch<kernels::SgdStep>(entries[0]->parameter.device(), list, options);
+  renewed([&group, device = entries[0]->parameter.device(), list = std::move(list)] {
+    launch<kernels::SgdStep>(device, list,
+                             kernels::SgdOptions{.lr = group.option("lr"),
+                                                 .momentum = group.option("momentum"),
+                                                 .dampening = group.option("dampening"),
+                                                 .weight_decay = group.option("weight_decay"),
+                                                 .nesterov = group.option("nesterov") != 0});
+  });
   for (size_t i = 0; i < entries.size(); ++i) {
     entries[i]->parameter.mark_changed("SGD");
-    if (options.momentum != 0) {
+    if (has_momentum) {
       entries[i]->state[0] = buffers[i];
       buffers[i].mark_changed("SGD");
     }

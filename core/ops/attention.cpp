@@ -14,6 +14,7 @@
 #include "lockstep/core/ops/shape_ops.h"
 #include "lockstep/core/ops/softmax.h"
 #include "lockstep/kernels/attention.h"
+#include "lockstep/kernels/graph.h"
 #include "lockstep/kernels/launch.h"
 #include "lockstep/kernels/philox.h"
 #include "lockstep/kernels/text.h"
@@ -175,6 +176,7 @@ Tensor scaled_dot_product_attention(const Tensor& query_in, const Tensor& key_in
   o.is_causal = options.is_causal;
   o.dropout_p = options.dropout_p;
   if (o.dropout_p > 0) {
+    refuse_capture(kOp, "dropout's numbers would be the same at every replay");
     Generator& generator = options.generator ? *options.generator : default_generator();
     o.seed = generator.seed;
     o.offset = generator.take(numel(weights_shape, kOp));

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "lockstep/kernels/cuda/captured_graph.h"
 #include "lockstep/kernels/device.h"
 #include "lockstep/kernels/dtype.h"
 #include "lockstep/kernels/view.h"
@@ -43,6 +44,11 @@ inline constexpr unsigned kBlocks = 3;
 // What a kernel may be given on devices before sm_70, and the fastest way on all.
 inline constexpr size_t kMostArgumentBytes = 4096;
 
+// Of a thread that has to do with a graph: whether a launch is only there to renew the arguments of
+// one that was captured; and what follows one that was put on a stream.
+bool is_renewed(const cudaLaunchConfig_t& config, const void* kernel, void** arguments);
+void note_launch(cudaStream_t stream);
+
 // Puts kernel(arguments...) on the current device's stream.
 template <class... Parameters, class... Arguments>
 void launch_kernel(dim3 grid, dim3 block, void (*kernel)(Parameters...),
@@ -52,7 +58,17 @@ void launch_kernel(dim3 grid, dim3 block, void (*kernel)(Parameters...),
   config.gridDim = grid;
   config.blockDim = block;
   config.stream = stream();
-  LOCKSTEP_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...));
+  const auto launch = [&](Parameters... values) {
+    if (capture == nullptr) [[likely]] {
+      LOCKSTEP_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, values...));
+      return;
+    }
+    void* pointers[] = {&values..., nullptr};
+    if (is_renewed(config, reinterpret_cast<const void*>(kernel), pointers)) return;
+    LOCKSTEP_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, values...));
+    note_launch(config.stream);
+  };
+  launch(static_cast<Parameters>(arguments)...);
 }
 
 // Blocks of `threads` for a kernel in which each thread takes every grid-th of `items`.

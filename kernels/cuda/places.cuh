@@ -2,10 +2,11 @@
 
 #include "lockstep/kernels/cuda/launch.cuh"
 #include "lockstep/kernels/cuda/runtime.h"
+#include "lockstep/kernels/graph.h"
 #include "lockstep/kernels/memory.h"
 
 // Places that come from outside are looked at before a kernel goes by them. The host waits for
-// what was found: an error must name it.
+// what was found: an error must name it. In a captured graph nobody waits, and the device stops.
 namespace lockstep::cuda {
 
 // *first becomes the smallest i for which wrong(i) holds; it stays what it was if there is none.
@@ -18,10 +19,22 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// The first i of [0, count) for which wrong(i) holds on the device, or -1.
+template <class Wrong>
+__global__ void __launch_bounds__(kThreads) stop_if_kernel(Wrong wrong, int64_t count) {
+  const int64_t step = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step) {
+    if (wrong(i)) __trap();
+  }
+}
+
+// The first i of [0, count) for which wrong(i) holds on the device, or -1; in a capture -1.
 template <class Wrong>
 int64_t find_first(int64_t count, const Wrong& wrong, Device device) {
   if (count == 0) return -1;
+  if (is_capturing()) {
+    launch_kernel(grid_for(count), dim3(kThreads), stop_if_kernel<Wrong>, wrong, count);
+    return -1;
+  }
   const auto found = allocate(sizeof(int64_t), device);
   // All ones are the largest number to the device, and -1 here.
   LOCKSTEP_CUDA_CHECK(cudaMemsetAsync(found.get(), 0xff, sizeof(int64_t), stream()));

@@ -9,6 +9,7 @@
 
 #include "lockstep/kernels/cuda/launch.cuh"
 #include "lockstep/kernels/error.h"
+#include "lockstep/kernels/graph.h"
 #include "lockstep/kernels/text.h"
 
 namespace lockstep::cuda {
@@ -24,6 +25,8 @@ int current_device() {
 void order(const Stream& earlier, const Stream& later) {
   if (!(earlier == later)) later.wait(earlier.record());
 }
+
+constexpr std::string_view kWaits = "the host would wait for what has not begun";
 
 bool is_done(cudaError_t error, std::string_view call) {
   if (error == cudaErrorNotReady) {
@@ -120,7 +123,11 @@ void note_taken(const void* memory, size_t bytes) {
 void* take_memory(Device device, size_t bytes) {
   const DeviceGuard guard(device);
   void* memory = nullptr;
+  // In a capture CUDA wants to be told that this is meant.
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  if (is_capturing()) LOCKSTEP_CUDA_CHECK(cudaThreadExchangeStreamCaptureMode(&mode));
   const cudaError_t error = cudaMalloc(&memory, bytes);
+  if (is_capturing()) LOCKSTEP_CUDA_CHECK(cudaThreadExchangeStreamCaptureMode(&mode));
   memory = memory_or_null(error, memory, "cudaMalloc");
   if (memory != nullptr) note_taken(memory, bytes);
   return memory;
@@ -182,6 +189,7 @@ bool reach_peer(Device device, Device peer) {
 }
 
 void copy(void* to, Device to_device, const void* from, Device from_device, size_t bytes) {
+  if (!to_device.is_cuda() || !from_device.is_cuda()) refuse_capture("copy to or from cpu", kWaits);
   const Device device = to_device.is_cuda() ? to_device : from_device;
   const DeviceGuard guard(device);
   const Stream stream = current_stream(device);
@@ -199,6 +207,15 @@ void copy(void* to, Device to_device, const void* from, Device from_device, size
 
 void copy_async(void* to, const void* from, size_t bytes, const Stream& stream) {
   const DeviceGuard guard(stream.device());
+  if (is_capturing()) {
+    for (const void* memory : {static_cast<const void*>(to), from}) {
+      cudaPointerAttributes attributes = {};
+      LOCKSTEP_CUDA_CHECK(cudaPointerGetAttributes(&attributes, memory));
+      if (attributes.type == cudaMemoryTypeUnregistered) {
+        refuse_capture("copy_async", "memory of cpu is not pinned");
+      }
+    }
+  }
   LOCKSTEP_CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream.handle()));
 }
 
@@ -229,11 +246,13 @@ CUstream_st* own_stream(Device device) {
 }
 
 void synchronize(const Stream& stream) {
+  refuse_capture("Stream::synchronize", kWaits);
   const DeviceGuard guard(stream.device());
   LOCKSTEP_CUDA_CHECK(cudaStreamSynchronize(stream.handle()));
 }
 
 bool is_done(const Stream& stream) {
+  refuse_capture("Stream::done", kWaits);
   const DeviceGuard guard(stream.device());
   return is_done(cudaStreamQuery(stream.handle()), "cudaStreamQuery");
 }
@@ -258,11 +277,13 @@ void wait(const Stream& stream, const Event& event) {
 }
 
 void synchronize(const Event& event) {
+  refuse_capture("Event::synchronize", kWaits);
   const DeviceGuard guard(event.device());
   LOCKSTEP_CUDA_CHECK(cudaEventSynchronize(event.handle()));
 }
 
 bool is_done(const Event& event) {
+  refuse_capture("Event::done", kWaits);
   const DeviceGuard guard(event.device());
   return is_done(cudaEventQuery(event.handle()), "cudaEventQuery");
 }

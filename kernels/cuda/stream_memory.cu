@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "lockstep/kernels/cuda/captured_graph.h"
 #include "lockstep/kernels/cuda/runtime.h"
 #include "lockstep/kernels/error.h"
+#include "lockstep/kernels/graph.h"
 #include "lockstep/kernels/text.h"
 
 namespace lockstep::cuda {
@@ -17,6 +19,9 @@ void wait_for(const std::vector<Event>& events) noexcept {
     // The device has failed, and nothing is on its way any more.
   }
 }
+
+// Of the graph that the calling thread captures; else 0.
+uint64_t current_pool() { return is_capturing() ? capture->pool : 0; }
 
 using Use = std::function<bool(const void*, const Stream&)>;
 
@@ -51,10 +56,11 @@ bool used_elsewhere(const void* memory, const Stream& stream) {
                      [&](const Use* use) { return (*use)(memory, stream); });
 }
 
-void* StreamAllocator::take_free(size_t size, const Stream& stream) {
+void* StreamAllocator::take_free(size_t size, const Stream& stream, uint64_t pool) {
   std::vector<Free>& blocks = free_[size];
   for (size_t i = blocks.size(); i-- > 0;) {
     Free& free = blocks[i];
+    if (free.pool != pool) continue;
     if (source_.device.is_cpu()) {
       // The host itself will touch it, and cannot be put behind an event.
       const auto done = [](const Event& event) { return event.done(); };
@@ -73,13 +79,15 @@ void* StreamAllocator::take_free(size_t size, const Stream& stream) {
 
 void* StreamAllocator::take_of_others(size_t size, const Stream& stream) {
   std::vector<Free>& blocks = free_[size];
-  if (blocks.empty() || source_.device.is_cpu()) return nullptr;
-  const Free& free = blocks.back();
+  const auto found =
+      std::find_if(blocks.begin(), blocks.end(), [](const Free& free) { return free.pool == 0; });
+  if (found == blocks.end() || source_.device.is_cpu()) return nullptr;
+  const Free& free = *found;
   // An event of now: later than need be, and none had to be made for every block given back.
   stream.wait(free.home.record());
   for (const Event& event : free.behind) stream.wait(event);
   void* block = free.block;
-  blocks.pop_back();
+  blocks.erase(found);
   stats_.cached -= static_cast<int64_t>(size);
   ++stats_.across_streams;
   return block;
@@ -89,11 +97,17 @@ void* StreamAllocator::take(size_t bytes) {
   // Blocks that go back to CUDA's emulator are as long as they are wanted: it looks at their ends.
   const size_t size = caches_memory() ? block_size(bytes) : bytes;
   const Stream stream = current_stream(source_.device);
+  const uint64_t pool = current_pool();
+  check(capture == nullptr || capture->part == nullptr, "allocate",
+        "want no memory where kernels of a graph get new arguments, which have their places");
+  if (source_.device.is_cpu())
+    refuse_capture("allocate_pinned", "the host would wait for a device");
   std::lock_guard lock(mutex_);
   ++stats_.allocations;
-  void* block = take_free(size, stream);
+  void* block = take_free(size, stream, pool);
   if (block == nullptr) {
     block = source_.take(source_.device, size);
+    if (block == nullptr && pool != 0) throw_out_of_memory(size);  // nothing may wait, or be freed
     if (block == nullptr) {
       block = take_of_others(size, stream);
     } else {
@@ -106,7 +120,7 @@ void* StreamAllocator::take(size_t bytes) {
     if (block == nullptr) throw_out_of_memory(size);
     ++stats_.system_allocations;
   }
-  live_[reinterpret_cast<uintptr_t>(block)] = {size, stream, {}};
+  live_[reinterpret_cast<uintptr_t>(block)] = {size, stream, {}, pool};
   stats_.in_use += static_cast<int64_t>(size);
   stats_.peak_in_use = std::max(stats_.peak_in_use, stats_.in_use);
   return block;
@@ -118,13 +132,20 @@ void StreamAllocator::give_back(void* block) noexcept {
   Live live = std::move(found->second);
   live_.erase(found);
   stats_.in_use -= static_cast<int64_t>(live.size);
+  const uint64_t pool = current_pool();
+  if (live.pool == pool) return make_free(block, live);
+  stats_.cached += static_cast<int64_t>(live.size);
+  held_.push_back({block, live, live.pool != 0 ? live.pool : pool});
+}
+
+void StreamAllocator::make_free(void* block, const Live& live) noexcept {
   try {
     std::vector<Event> behind;
     for (const Stream& user : live.users) behind.push_back(user.record());
     const Stream current = current_stream(source_.device);
     if (!(current == live.home)) behind.push_back(current.record());
-    if (caches_memory()) {
-      free_[live.size].push_back({block, live.home, std::move(behind)});
+    if (caches_memory() || live.pool != 0) {
+      free_[live.size].push_back({block, live.home, std::move(behind), live.pool});
       stats_.cached += static_cast<int64_t>(live.size);
       return;
     }
@@ -158,19 +179,44 @@ bool StreamAllocator::holds(const void* memory) {
   return find(memory) != nullptr;
 }
 
+void StreamAllocator::end_pool(uint64_t pool) noexcept {
+  std::lock_guard lock(mutex_);
+  for (auto& [begin, live] : live_) {
+    if (live.pool == pool) live.pool = 0;
+  }
+  const auto end = [&](void* block, size_t size, const Stream& home, std::vector<Stream> users) {
+    stats_.cached -= static_cast<int64_t>(size);
+    make_free(block, {size, home, std::move(users)});
+  };
+  const auto is_ours = [&](const auto& one) { return one.pool == pool; };
+  for (auto& [size, blocks] : free_) {
+    // Their events were the capture's, which has been run.
+    std::vector<Free> ours;
+    std::copy_if(blocks.begin(), blocks.end(), std::back_inserter(ours), is_ours);
+    std::erase_if(blocks, is_ours);
+    for (const Free& free : ours) end(free.block, size, free.home, {});
+  }
+  for (const Held& held : held_) {
+    if (is_ours(held)) end(held.block, held.live.size, held.live.home, held.live.users);
+  }
+  std::erase_if(held_, is_ours);
+}
+
 void StreamAllocator::release_all() {
   for (auto& [size, blocks] : free_) {
     for (const Free& free : blocks) {
+      if (free.pool != 0) continue;
       // Of pinned memory CUDA does not promise to wait for copies, as cudaFree does for a device.
       if (source_.device.is_cpu()) wait_for(free.behind);
       source_.give_back(source_.device, free.block, free.home);
+      stats_.cached -= static_cast<int64_t>(size);
     }
+    std::erase_if(blocks, [](const Free& free) { return free.pool == 0; });
   }
-  free_.clear();
-  stats_.cached = 0;
 }
 
 void StreamAllocator::empty_cache() {
+  refuse_capture("empty_cache", "it would wait for the device");
   std::lock_guard lock(mutex_);
   release_all();
 }

@@ -20,7 +20,13 @@ namespace lockstep::cuda {
 // events of the other streams that used it. Only where the device has no more is it given to
 // another stream, which then waits for its own: a stream that took another's blocks at every step
 // would run after it and never beside it. Pinned memory belongs to no stream, and is free once the
-// streams that used it have passed it. Thread-safe.
+// streams that used it have passed it.
+//
+// What a thread takes while it captures a graph is of the graph's pool: given back meanwhile, it is
+// for the rest of the capture, and given back later, for nobody until end_pool(), for replays use
+// it. So is what others took and what is given back in a capture, which may have seen uses of it.
+//
+// Thread-safe.
 class StreamAllocator {
  public:
   struct Source {
@@ -39,22 +45,32 @@ class StreamAllocator {
   bool holds(const void* memory);
   void empty_cache();
   MemoryStats stats();
+  // Once all that uses its memory has run.
+  void end_pool(uint64_t pool) noexcept;
 
  private:
   struct Live {
     size_t size = 0;
     Stream home;
-    std::vector<Stream> users;  // besides
+    std::vector<Stream> users = {};  // besides
+    uint64_t pool = 0;               // of a graph; 0: of none
   };
   struct Free {
     void* block = nullptr;
     Stream home;
     std::vector<Event> behind;
+    uint64_t pool = 0;
+  };
+  struct Held {  // given back, but not free before its pool ends
+    void* block = nullptr;
+    Live live;
+    uint64_t pool = 0;
   };
 
   // REQUIRE the lock. Null where there is none.
   Live* find(const void* memory);
-  void* take_free(size_t size, const Stream& stream);
+  void* take_free(size_t size, const Stream& stream, uint64_t pool);
+  void make_free(void* block, const Live& live) noexcept;
   void* take_of_others(size_t size, const Stream& stream);
   void release_all();
   [[noreturn]] void throw_out_of_memory(size_t size);
@@ -63,8 +79,12 @@ class StreamAllocator {
   std::mutex mutex_;  // guards what follows
   std::map<uintptr_t, Live> live_;
   std::unordered_map<size_t, std::vector<Free>> free_;
+  std::vector<Held> held_;
   MemoryStats stats_;
 };
+
+// The same of all allocators; in memory.cpp.
+void end_pool(uint64_t pool) noexcept;
 
 // For memory that is of no StreamAllocator: lockstep::used_on() calls `use` with what it was given,
 // which returns whether the memory is its own, until the last owner lets go. Thread-safe; `use`

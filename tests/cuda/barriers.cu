@@ -1,5 +1,6 @@
-// Each function of kernels/cuda/ in which threads of a block meet, called as a kernel calls it, twice, so
-// that a second call may overtake the first: what prove_barriers.py proves to be free of races.
+// Each function of kernels/cuda/ in which threads of a block meet, called as a kernel calls it,
+// twice, so that a second call may overtake the first: what prove_barriers.py proves to be free of
+// races.
 #include "lockstep/kernels/cuda/scan.cu"
 
 #include "lockstep/kernels/cuda/attention.cuh"
@@ -51,9 +52,9 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     multiply(const float* q, const float* k, const float* v, float* y) {
   using namespace lockstep::cuda::attention;
   constexpr int64_t kWidth = 32;
-  LOCKSTEP_SHARED(float, a_part, kDepth * kPitch<float>);
-  LOCKSTEP_SHARED(float, b_part, kDepth * kPitch<float>);
-  LOCKSTEP_SHARED(float, tile, kSide<float> * kPitch<float>);
+  LOCKSTEP_SHARED(float, a_part, kDepth* kPitch<float>);
+  LOCKSTEP_SHARED(float, b_part, kDepth* kPitch<float>);
+  LOCKSTEP_SHARED(float, tile, kSide<float>* kPitch<float>);
   const int tx = threadIdx.x % kLine, ty = threadIdx.x / kLine;
   const auto matrix = [](const float* data) {
     return Matrix<const float>{data, 2 * kSide<float>, kWidth, kWidth, 1};

@@ -35,6 +35,11 @@ cudaError_t copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, 
                                     from_device != (from_type == cudaMemoryTypeDevice))) {
     return fail(cudaErrorInvalidValue);
   }
+  if (waits || from_type == cudaMemoryTypeUnregistered || to_type == cudaMemoryTypeUnregistered) {
+    const CUstream_st* found = find_stream(stream);
+    const cudaError_t error = refuse(found == nullptr ? nullptr : found->capture.get());
+    if (error != cudaSuccess) return fail(error);
+  }
   Op op;
   if (from_type == cudaMemoryTypeUnregistered) {
     // Pageable memory is staged before the call returns.
@@ -125,6 +130,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
 }
 cudaError_t cudaDeviceSynchronize() {
   Lock lock;
+  if (const cudaError_t error = refuse(); error != cudaSuccess) return fail(error);
   if (in_callback) return fail(cudaErrorNotPermitted);
   std::vector<CUstream_st*> mine = {find_stream(nullptr)};
   for (auto& [handle, stream] : world().streams) {
@@ -184,12 +190,21 @@ const char* cudaGetErrorName(cudaError_t error) {
     SIMT_NAME(cudaErrorNoDevice)
     SIMT_NAME(cudaErrorInvalidDevice)
     SIMT_NAME(cudaErrorInvalidResourceHandle)
+    SIMT_NAME(cudaErrorIllegalState)
     SIMT_NAME(cudaErrorNotReady)
     SIMT_NAME(cudaErrorIllegalAddress)
     SIMT_NAME(cudaErrorLaunchOutOfResources)
     SIMT_NAME(cudaErrorPeerAccessAlreadyEnabled)
     SIMT_NAME(cudaErrorLaunchFailure)
     SIMT_NAME(cudaErrorNotPermitted)
+    SIMT_NAME(cudaErrorStreamCaptureUnsupported)
+    SIMT_NAME(cudaErrorStreamCaptureInvalidated)
+    SIMT_NAME(cudaErrorStreamCaptureMerge)
+    SIMT_NAME(cudaErrorStreamCaptureUnmatched)
+    SIMT_NAME(cudaErrorStreamCaptureUnjoined)
+    SIMT_NAME(cudaErrorStreamCaptureIsolation)
+    SIMT_NAME(cudaErrorCapturedEvent)
+    SIMT_NAME(cudaErrorStreamCaptureWrongThread)
 #undef SIMT_NAME
   }
   return "unrecognized error code";
@@ -198,6 +213,7 @@ const char* cudaGetErrorString(cudaError_t error) { return cudaGetErrorName(erro
 
 cudaError_t cudaMalloc(void** memory, size_t bytes) {
   Lock lock;
+  if (const cudaError_t error = refuse(); error != cudaSuccess) return fail(error);
   if (in_callback) return fail(cudaErrorNotPermitted);
   if (sticky() != cudaSuccess) return fail(sticky());
   *memory = nullptr;
@@ -235,6 +251,7 @@ cudaError_t cudaFreeAsync(void* memory, cudaStream_t stream) {
 }
 cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
   Lock lock;
+  if (const cudaError_t error = refuse(); error != cudaSuccess) return fail(error);
   *memory = nullptr;
   if (bytes == 0) return cudaSuccess;
   const Allocation* a = allocate_memory(MemoryKind::kPinned, this_device, bytes);
@@ -301,6 +318,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   Lock lock;
   CUstream_st* found = stream == nullptr ? nullptr : find_stream(stream);
   if (found == nullptr) return fail(cudaErrorInvalidResourceHandle);
+  if (found->capture != nullptr) return fail(refuse(found->capture.get()));
   const cudaError_t error = synchronize(*found);
   world().streams.erase(stream);
   return error;
@@ -309,12 +327,17 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   Lock lock;
   if (in_callback) return fail(cudaErrorNotPermitted);
   CUstream_st* found = find_stream(stream);
-  return found == nullptr ? fail(cudaErrorInvalidResourceHandle) : synchronize(*found);
+  if (found == nullptr) return fail(cudaErrorInvalidResourceHandle);
+  if (const cudaError_t error = refuse(found->capture.get()); error != cudaSuccess)
+    return fail(error);
+  return synchronize(*found);
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
   Lock lock;
   CUstream_st* found = find_stream(stream);
   if (found == nullptr) return fail(cudaErrorInvalidResourceHandle);
+  if (const cudaError_t error = refuse(found->capture.get()); error != cudaSuccess)
+    return fail(error);
   poll();
   if (sticky() != cudaSuccess) return fail(sticky());
   if (found->finished < found->pushed) return cudaErrorNotReady;
@@ -352,7 +375,10 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   if (op.record == nullptr || find_stream(stream) == nullptr) {
     return fail(cudaErrorInvalidResourceHandle);
   }
-  op.count = ++op.record->recorded;
+  if (find_stream(stream)->capture == nullptr) {
+    op.record->capture = nullptr;
+    op.count = ++op.record->recorded;
+  }
   return push(stream, std::move(op));
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
@@ -368,6 +394,9 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   Lock lock;
   const auto found = find_event(event);
   if (found == nullptr) return fail(cudaErrorInvalidResourceHandle);
+  if (const cudaError_t error = refuse(found->capture.get(), cudaErrorCapturedEvent);
+      error != cudaSuccess)
+    return fail(error);
   poll();
   if (sticky() != cudaSuccess) return fail(sticky());
   if (found->completed < found->recorded) return cudaErrorNotReady;
@@ -379,6 +408,9 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   if (in_callback) return fail(cudaErrorNotPermitted);
   const auto found = find_event(event);
   if (found == nullptr) return fail(cudaErrorInvalidResourceHandle);
+  if (const cudaError_t error = refuse(found->capture.get(), cudaErrorCapturedEvent);
+      error != cudaSuccess)
+    return fail(error);
   const uint64_t until = found->recorded;
   wait_for(*found, until);
   acquire(found->token);
@@ -394,7 +426,7 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEve
   for (const auto& event : {a, b}) {
     if (event->completed < event->recorded) return cudaErrorNotReady;
   }
-  *milliseconds = (static_cast<float>(b->stamp_us) - static_cast<float>(a->stamp_us)) / 1000;
+  *milliseconds = static_cast<float>(static_cast<int64_t>(b->stamp_us - a->stamp_us)) / 1000;
   return cudaSuccess;
 }
 

@@ -58,6 +58,7 @@ struct Launch {
   dim3 block;
   size_t dynamic_bytes = 0;
   const void* kernel = nullptr;
+  Bind bind = nullptr;
   std::function<void()> body;
 
   std::vector<unsigned> order;  // of blocks, once started

@@ -187,6 +187,9 @@ cudaError_t push(cudaStream_t handle, Op op) {
   if (stream == nullptr) return fail(cudaErrorInvalidResourceHandle);
   const cudaError_t before = world().devices[stream->device].sticky;
   if (before != cudaSuccess) return fail(before);
+  if (stream->capture != nullptr || (op.wait != nullptr && op.wait->capture != nullptr)) {
+    return keep(*stream, std::move(op));
+  }
   op.token = &stream->tokens[stream->pushed % kTokens];
   release(*op.token);
   stream->queue.push_back(std::move(op));
@@ -232,8 +235,17 @@ std::string take_report() {
 }
 long long clock() { return static_cast<long long>(world().devices[this_device].clock_us * 1000); }
 
-cudaError_t launch(const cudaLaunchConfig_t& config, const void* kernel,
-                   std::initializer_list<Argument> arguments, std::function<void()> body) {
+uintptr_t find_foreign(const void* data, size_t bytes) {
+  for (size_t at = 0; at + 8 <= bytes; at += 8) {
+    uintptr_t word;
+    std::memcpy(&word, static_cast<const char*>(data) + at, sizeof word);
+    if (is_plain_host_address(word)) return word;
+  }
+  return 0;
+}
+
+cudaError_t launch(const cudaLaunchConfig_t& config, const void* kernel, void* const* arguments,
+                   Bind bind) {
   Lock lock;
   const dim3 grid = config.gridDim, block = config.blockDim;
   const size_t threads = size_t{block.x} * block.y * block.z;
@@ -245,18 +257,14 @@ cudaError_t launch(const cudaLaunchConfig_t& config, const void* kernel,
     return fail(cudaErrorInvalidConfiguration);
   }
   if (config.dynamicSmemBytes > shared) return fail(cudaErrorInvalidValue);
-  for (const Argument& argument : arguments) {
-    const char* bytes = static_cast<const char*>(argument.data);
-    for (size_t at = 0; at + 8 <= argument.bytes; at += 8) {
-      uintptr_t word;
-      std::memcpy(&word, bytes + at, sizeof word);
-      if (!is_plain_host_address(word)) continue;
-      char text[32];
-      std::snprintf(text, sizeof text, "%#zx", static_cast<size_t>(word));
-      return fail(stick(this_device, {cudaErrorIllegalAddress,
-                                      "kernel " + kernel_name(kernel) + " was given the address " +
-                                          text + ", which is the host's, or freed"}));
-    }
+  uintptr_t foreign = 0;
+  std::function<void()> body = bind(kernel, arguments, &foreign);
+  if (foreign != 0) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%#zx", static_cast<size_t>(foreign));
+    return fail(stick(this_device, {cudaErrorIllegalAddress,
+                                    "kernel " + kernel_name(kernel) + " was given the address " +
+                                        text + ", which is the host's, or freed"}));
   }
   Op op;
   op.launch = std::make_unique<Launch>();
@@ -264,6 +272,7 @@ cudaError_t launch(const cudaLaunchConfig_t& config, const void* kernel,
   op.launch->block = block;
   op.launch->dynamic_bytes = config.dynamicSmemBytes;
   op.launch->kernel = kernel;
+  op.launch->bind = bind;
   op.launch->body = std::move(body);
   CUstream_st* stream = find_stream(config.stream);
   if (stream == nullptr) return fail(cudaErrorInvalidResourceHandle);

@@ -12,6 +12,8 @@ namespace simt {
 
 inline constexpr size_t kTokens = 4096;
 
+struct Capture;  // in graphs.cpp
+
 }  // namespace simt
 
 struct CUevent_st {
@@ -20,6 +22,9 @@ struct CUevent_st {
   uint64_t completed = 0;
   uint64_t stamp_us = 0;
   simt::Token token;
+  // Where it was recorded in a capture: what comes before it.
+  std::shared_ptr<simt::Capture> capture;
+  std::vector<uint64_t> before;
 };
 
 namespace simt {
@@ -44,6 +49,8 @@ struct CUstream_st {
   void* context = nullptr;
   std::vector<simt::Contexts> spare;
   simt::Token done;
+  std::shared_ptr<simt::Capture> capture;
+  size_t lane = 0;  // in the capture
   std::vector<simt::Token> tokens = std::vector<simt::Token>(simt::kTokens);
 };
 
@@ -103,5 +110,14 @@ cudaError_t synchronize(CUstream_st& stream);
 void wait_for(const CUevent_st& event, uint64_t until);
 // Runs one piece of something, if anything can run.
 void poll();
+
+// ---- graphs.cpp ----
+
+// The error of a call that a capture does not allow, which spoils it: `error` where its subject, a
+// stream or event, is part of one; else for what this thread may not call meanwhile.
+cudaError_t refuse(Capture* subject = nullptr,
+                   cudaError_t error = cudaErrorStreamCaptureUnsupported);
+// Keeps an op for the graph that the stream is captured in, or joins by waiting for it.
+cudaError_t keep(CUstream_st& stream, Op op);
 
 }  // namespace simt

@@ -1,9 +1,11 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <tuple>
 #include <type_traits>
+#include <utility>
 
 #include "simt/kernel_language.h"
 
@@ -23,12 +25,33 @@ enum cudaError_t {
   cudaErrorNoDevice = 100,
   cudaErrorInvalidDevice = 101,
   cudaErrorInvalidResourceHandle = 400,
+  cudaErrorIllegalState = 401,
   cudaErrorNotReady = 600,
   cudaErrorIllegalAddress = 700,
   cudaErrorLaunchOutOfResources = 701,
   cudaErrorPeerAccessAlreadyEnabled = 704,
   cudaErrorLaunchFailure = 719,
   cudaErrorNotPermitted = 800,
+  cudaErrorStreamCaptureUnsupported = 900,
+  cudaErrorStreamCaptureInvalidated = 901,
+  cudaErrorStreamCaptureMerge = 902,
+  cudaErrorStreamCaptureUnmatched = 903,
+  cudaErrorStreamCaptureUnjoined = 904,
+  cudaErrorStreamCaptureIsolation = 905,
+  cudaErrorCapturedEvent = 907,
+  cudaErrorStreamCaptureWrongThread = 908,
+};
+
+enum cudaStreamCaptureMode {
+  cudaStreamCaptureModeGlobal = 0,
+  cudaStreamCaptureModeThreadLocal = 1,
+  cudaStreamCaptureModeRelaxed = 2,
+};
+
+enum cudaStreamCaptureStatus {
+  cudaStreamCaptureStatusNone = 0,
+  cudaStreamCaptureStatusActive = 1,
+  cudaStreamCaptureStatusInvalidated = 2,
 };
 
 enum cudaMemcpyKind {
@@ -73,6 +96,19 @@ enum cudaDriverEntryPointQueryResult {
 using cudaStream_t = struct CUstream_st*;
 using cudaEvent_t = struct CUevent_st*;
 using cudaHostFn_t = void (*)(void*);
+using cudaGraph_t = struct CUgraph_st*;
+using cudaGraphExec_t = struct CUgraphExec_st*;
+using cudaGraphNode_t = struct CUgraphNode_st*;
+struct cudaGraphEdgeData;
+
+struct cudaKernelNodeParams {
+  void* func;
+  dim3 gridDim;
+  dim3 blockDim;
+  unsigned sharedMemBytes;
+  void** kernelParams;
+  void** extra;
+};
 
 struct cudaPointerAttributes {
   cudaMemoryType type;
@@ -149,19 +185,36 @@ cudaError_t cudaEventQuery(cudaEvent_t event);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end);
 
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode);
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph);
+// Only status, dependencies and their number are told.
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status,
+                                     unsigned long long* id = nullptr, cudaGraph_t* graph = nullptr,
+                                     const cudaGraphNode_t** dependencies = nullptr,
+                                     const cudaGraphEdgeData** edges = nullptr,
+                                     size_t* count = nullptr);
+cudaError_t cudaGraphDestroy(cudaGraph_t graph);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph,
+                                 unsigned long long flags = 0);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
+cudaError_t cudaGraphExecKernelNodeSetParams(cudaGraphExec_t exec, cudaGraphNode_t node,
+                                             const cudaKernelNodeParams* params);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
+
 cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* memory);
 cudaError_t cudaIpcOpenMemHandle(void** memory, cudaIpcMemHandle_t handle, unsigned flags);
 cudaError_t cudaIpcCloseMemHandle(void* memory);
 
 namespace simt {
 
-// Bytes of arguments that are to be scanned for pointers which mean nothing on a device.
-struct Argument {
-  const void* data;
-  size_t bytes;
-};
-cudaError_t launch(const cudaLaunchConfig_t& config, const void* kernel,
-                   std::initializer_list<Argument> arguments, std::function<void()> body);
+// A call of a kernel with the arguments that are pointed to; *foreign becomes one that is a pointer
+// which means nothing on a device.
+using Bind = std::function<void()> (*)(const void* kernel, void* const* arguments,
+                                       uintptr_t* foreign);
+cudaError_t launch(const cudaLaunchConfig_t& config, const void* kernel, void* const* arguments,
+                   Bind bind);
+uintptr_t find_foreign(const void* data, size_t bytes);
 cudaError_t set_max_dynamic_shared(const void* kernel, int bytes);
 
 // Bytes between members may hold an old pointer. What is empty shares its byte in a tuple.
@@ -170,21 +223,32 @@ void clear_padding(T& value) {
   if constexpr (!std::is_empty_v<T>) __builtin_clear_padding(&value);
 }
 
+template <class... Parameters>
+std::function<void()> bind(const void* kernel, void* const* arguments, uintptr_t* foreign) {
+  static_assert((std::is_trivially_copyable_v<Parameters> && ...));
+  auto values = [&]<size_t... i>(std::index_sequence<i...>) {
+    return std::tuple<Parameters...>(*static_cast<const Parameters*>(arguments[i])...);
+  }
+  (std::index_sequence_for<Parameters...>());
+  const auto look = [&](auto& value) {
+    clear_padding(value);
+    if (*foreign == 0) *foreign = find_foreign(&value, sizeof value);
+  };
+  std::apply([&](auto&... value) { (look(value), ...); }, values);
+  const auto call = reinterpret_cast<void (*)(Parameters...)>(const_cast<void*>(kernel));
+  return [call, values] { std::apply(call, values); };
+}
+
 }  // namespace simt
 
 template <class... Parameters, class... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                                Arguments&&... arguments) {
-  static_assert((std::is_trivially_copyable_v<Parameters> && ...));
-  std::tuple<Parameters...> values(static_cast<Parameters>(arguments)...);
-  return std::apply(
-      [&](auto&... value) {
-        (simt::clear_padding(value), ...);
-        return simt::launch(*config, reinterpret_cast<const void*>(kernel),
-                            {simt::Argument{&value, sizeof value}...},
-                            [kernel, values] { std::apply(kernel, values); });
-      },
-      values);
+  return [&](Parameters... values) {
+    void* const pointers[] = {&values..., nullptr};
+    return simt::launch(*config, reinterpret_cast<const void*>(kernel), pointers,
+                        simt::bind<Parameters...>);
+  }(static_cast<Parameters>(arguments)...);
 }
 
 template <class... Parameters>
