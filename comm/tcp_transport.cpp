@@ -140,7 +140,7 @@ class TcpTransport final : public Transport, private RingLink {
   Header mine_{};
   const std::byte* payload_ = nullptr;
   size_t payload_bytes_ = 0;  // that each rank gives
-  size_t message_bytes_ = 0;  // of this rank's header and payload
+  size_t message_bytes_ = 0;  // of this rank's header and payload, after it too
   bool all_give_ = false;     // whatever the collective is: in meet()
   std::vector<Exchange> exchanges_;
   std::vector<const std::byte*> payloads_;  // room for one per rank
@@ -577,7 +577,6 @@ void TcpTransport::tell_why(const Failure& why) noexcept {
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank()) continue;
     // Not into the middle of a message: where its rest is not taken, the connection's end must do.
-    // The collective itself, which failed, may be gone.
     if (!pairs_.finish_frame(peer, soon)) {
       shutdown(mesh_.control[peer].get(), SHUT_WR);
       continue;
