@@ -12,7 +12,7 @@ using cuda::Plus;
 using cuda::Wide;
 
 template <class T>
-__global__ void __launch_bounds__(kThreads) attention_kernel(Problem<T> p) {
+__global__ void __launch_bounds__(kThreads, 2) attention_kernel(Problem<T> p) {
   using C = Wide<T>;
   constexpr C kInf = std::numeric_limits<C>::infinity();
   LOCKSTEP_SHARED(C, a_part, kDepth * kPitch<C>);
