@@ -6,6 +6,7 @@
 #include "lockstep/core/autograd.h"
 #include "lockstep/core/ops.h"
 #include "lockstep/kernels/block_quant.h"
+#include "lockstep/kernels/gather.h"
 #include "lockstep/kernels/launch.h"
 #include "lockstep/kernels/text.h"
 #include "lockstep/nn/collectives.h"
@@ -145,7 +146,9 @@ void TopKHook::start(GradBucket& bucket, comm::Communicator& group) {
   places.copy_(topk(abs(flat), k).indices);  // NaN counts as the greatest, so that it is told
   values.copy_(index_select(flat, 0, places));
   if (error_feedback_) {
-    keep_errors(bucket, scatter(flat, 0, places, Tensor::zeros({k}, values.options())), errors_);
+    const Tensor nothing = Tensor::zeros({k}, values.options());
+    launch<kernels::Scatter>(device, nothing.view(), places.view(), flat.view(), 0);
+    keep_errors(bucket, flat, errors_);
   }
   flight.places_work =
       group.all_gather(places.view().data, flight.places.view().data, k, DType::kI64);
@@ -158,9 +161,11 @@ void TopKHook::finish(GradBucket& bucket, comm::Communicator& group) {
   InFlight& flight = in_flight_[bucket.index];
   flight.places_work.wait();
   flight.values_work.wait();
-  Tensor sum = Tensor::zeros(bucket.data.shape(), {DType::kF32, bucket.data.device()});
+  const Device device = bucket.data.device();
+  const Tensor sum = Tensor::zeros(bucket.data.shape(), {DType::kF32, device});
   for (int rank = 0; rank < group.size(); ++rank) {
-    sum = scatter_add(sum, 0, flight.places.select(0, rank), flight.values.select(0, rank));
+    launch<kernels::ScatterAdd>(device, flight.values.select(0, rank).view(),
+                                flight.places.select(0, rank).view(), sum.view(), 0);
   }
   bucket.data.copy_(sum * (1.0 / group.size()));
 }

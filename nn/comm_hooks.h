@@ -10,8 +10,8 @@
 
 // Ways to send fewer bytes. Each leaves the same bits on every rank. What error feedback keeps
 // belongs to a parameter's name, so that it survives a change of buckets. All work where the
-// gradients are; the host waits for a CUDA device where TopKHook sorts there, and where
-// PowerSgdHook has it orthogonalise the thin factors.
+// gradients are; the host waits for a CUDA device where TopKHook looks at places there, and
+// where PowerSgdHook orthogonalises the thin factors itself.
 namespace lockstep::nn {
 
 // Sends gradients as bf16 or f16 (half the bytes of f32). Sums are taken in f32 and divided before
