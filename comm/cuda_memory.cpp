@@ -83,7 +83,7 @@ SharedDeviceMemory::~SharedDeviceMemory() {
 std::shared_ptr<void> SharedDeviceMemory::allocate(size_t bytes) {
   if (bytes == 0) return nullptr;
   const Stream stream = current_stream(device_);
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   // The smallest that is large enough, and not twice as large.
   auto best = blocks_.end();
   for (auto it = blocks_.begin(); it != blocks_.end(); ++it) {
@@ -93,17 +93,11 @@ std::shared_ptr<void> SharedDeviceMemory::allocate(size_t bytes) {
     if (fits && (best == blocks_.end() || block.bytes < best->second.bytes)) best = it;
   }
   if (best == blocks_.end()) {
-    void* memory = cuda::take_memory(device_, bytes);
-    if (memory == nullptr) {
-      retirement().give_back_unmapped();
-      empty_cache(device_);  // what lockstep::allocate() keeps is free too
-      memory = cuda::take_memory(device_, bytes);
-    }
-    if (memory == nullptr) {
-      throw Error(ErrorCode::kOutOfMemory, "allocate",
-                  concat("want ", bytes, " bytes on ", device_.name(),
-                         " that other ranks can reach, but it has no more"));
-    }
+    // Without the lock, for CUDA may wait for the device, whose work may wait for that of a rank
+    // whose thread wants the lock.
+    lock.unlock();
+    void* memory = take(bytes);
+    lock.lock();
     best = blocks_.emplace(std::bit_cast<uintptr_t>(memory), Block{bytes, ++numbers_}).first;
   }
   Block& block = best->second;
@@ -114,6 +108,21 @@ std::shared_ptr<void> SharedDeviceMemory::allocate(size_t bytes) {
   block.home = stream;
   block.in_use = true;
   return {memory, [all = shared_from_this()](void* gone) { all->release(gone); }};
+}
+
+void* SharedDeviceMemory::take(size_t bytes) const {
+  void* memory = cuda::take_memory(device_, bytes);
+  if (memory == nullptr) {
+    retirement().give_back_unmapped();
+    empty_cache(device_);  // what lockstep::allocate() keeps is free too
+    memory = cuda::take_memory(device_, bytes);
+  }
+  if (memory == nullptr) {
+    throw Error(ErrorCode::kOutOfMemory, "allocate",
+                concat("want ", bytes, " bytes on ", device_.name(),
+                       " that other ranks can reach, but it has no more"));
+  }
+  return memory;
 }
 
 void SharedDeviceMemory::release(void* memory) {

@@ -60,6 +60,8 @@ class SharedDeviceMemory : public std::enable_shared_from_this<SharedDeviceMemor
   // The one that holds all of the bytes, or the end. REQUIRES: locked.
   Blocks::iterator block_of(const void* data, size_t bytes);
 
+  // From CUDA. REQUIRES: not locked.
+  void* take(size_t bytes) const;
   void release(void* block);
   bool note_use(const void* memory, const Stream& stream);
 

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "lockstep/comm/log.h"
 #include "lockstep/comm/text.h"
 
 namespace lockstep::comm {
@@ -56,6 +57,10 @@ void CudaWatch::look() {
     failure_ = find_failure();
     if (!failure_) return;
     failed_.store(true);
+    // Told at once: the stream goes on with what it has, and the next collective may be far off, or
+    // never come.
+    log_line(rank_, concat(failure_->op, " failed on the device, whose results are not to be used: ",
+                           failure_->message));
     changed_.notify_all();
   }
   let_go_();

@@ -102,58 +102,90 @@ void* StreamAllocator::take(size_t bytes) {
         "want no memory where kernels of a graph get new arguments, which have their places");
   if (source_.device.is_cpu())
     refuse_capture("allocate_pinned", "the host would wait for a device");
-  std::lock_guard lock(mutex_);
-  ++stats_.allocations;
-  void* block = take_free(size, stream, pool);
-  if (block == nullptr) {
-    block = source_.take(source_.device, size);
-    if (block == nullptr && pool != 0) throw_out_of_memory(size);  // nothing may wait, or be freed
+  const auto find = [&](auto take) {
+    const std::lock_guard lock(mutex_);
+    void* block = take();
+    if (block != nullptr) note_taken(block, {size, stream, {}, pool});
+    return block;
+  };
+  void* block = find([&] {
+    ++stats_.allocations;
+    return take_free(size, stream, pool);
+  });
+  if (block == nullptr) block = take_from_system(size, stream, pool);
+  // In a capture nothing may wait, or be freed.
+  if (block == nullptr && pool == 0) {
+    block = find([&] { return take_of_others(size, stream); });
     if (block == nullptr) {
-      block = take_of_others(size, stream);
-    } else {
-      ++stats_.system_allocations;
+      empty_cache();
+      block = take_from_system(size, stream, pool);
     }
   }
-  if (block == nullptr) {
-    release_all();
-    block = source_.take(source_.device, size);
-    if (block == nullptr) throw_out_of_memory(size);
-    ++stats_.system_allocations;
-  }
-  live_[reinterpret_cast<uintptr_t>(block)] = {size, stream, {}, pool};
-  stats_.in_use += static_cast<int64_t>(size);
+  if (block == nullptr) throw_out_of_memory(size);
+  return block;
+}
+
+void StreamAllocator::note_taken(void* block, Live live) {
+  stats_.in_use += static_cast<int64_t>(live.size);
   stats_.peak_in_use = std::max(stats_.peak_in_use, stats_.in_use);
+  live_[reinterpret_cast<uintptr_t>(block)] = std::move(live);
+}
+
+void* StreamAllocator::take_from_system(size_t size, const Stream& stream, uint64_t pool) {
+  void* block = source_.take(source_.device, size);
+  if (block == nullptr) return nullptr;
+  const std::lock_guard lock(mutex_);
+  ++stats_.system_allocations;
+  note_taken(block, {size, stream, {}, pool});
   return block;
 }
 
 void StreamAllocator::give_back(void* block) noexcept {
-  std::lock_guard lock(mutex_);
-  const auto found = live_.find(reinterpret_cast<uintptr_t>(block));
-  Live live = std::move(found->second);
-  live_.erase(found);
-  stats_.in_use -= static_cast<int64_t>(live.size);
-  const uint64_t pool = current_pool();
-  if (live.pool == pool) return make_free(block, live);
-  stats_.cached += static_cast<int64_t>(live.size);
-  held_.push_back({block, live, live.pool != 0 ? live.pool : pool});
+  std::vector<Free> leaving;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = live_.find(reinterpret_cast<uintptr_t>(block));
+    Live live = std::move(found->second);
+    live_.erase(found);
+    stats_.in_use -= static_cast<int64_t>(live.size);
+    const uint64_t pool = current_pool();
+    if (live.pool == pool) {
+      make_free(block, live, leaving);
+    } else {
+      stats_.cached += static_cast<int64_t>(live.size);
+      held_.push_back({block, live, live.pool != 0 ? live.pool : pool});
+    }
+  }
+  give_to_system(leaving);
 }
 
-void StreamAllocator::make_free(void* block, const Live& live) noexcept {
+void StreamAllocator::make_free(void* block, const Live& live,
+                                std::vector<Free>& leaving) noexcept {
+  Free free{block, live.home, {}, live.pool};
   try {
-    std::vector<Event> behind;
-    for (const Stream& user : live.users) behind.push_back(user.record());
+    for (const Stream& user : live.users) free.behind.push_back(user.record());
     const Stream current = current_stream(source_.device);
-    if (!(current == live.home)) behind.push_back(current.record());
+    if (!(current == live.home)) free.behind.push_back(current.record());
     if (caches_memory() || live.pool != 0) {
-      free_[live.size].push_back({block, live.home, std::move(behind), live.pool});
+      free_[live.size].push_back(std::move(free));
       stats_.cached += static_cast<int64_t>(live.size);
       return;
     }
-    for (const Event& event : behind) live.home.wait(event);
+    if (source_.device.is_cuda()) {
+      for (const Event& event : free.behind) live.home.wait(event);
+    }
   } catch (...) {
     // The device has failed, which its next user will be told.
   }
-  source_.give_back(source_.device, block, live.home);
+  leaving.push_back(std::move(free));
+}
+
+void StreamAllocator::give_to_system(const std::vector<Free>& leaving) noexcept {
+  for (const Free& free : leaving) {
+    // Of pinned memory CUDA does not promise to wait for copies, as cudaFree does for a device.
+    if (source_.device.is_cpu()) wait_for(free.behind);
+    source_.give_back(source_.device, free.block, free.home);
+  }
 }
 
 StreamAllocator::Live* StreamAllocator::find(const void* memory) {
@@ -180,45 +212,47 @@ bool StreamAllocator::holds(const void* memory) {
 }
 
 void StreamAllocator::end_pool(uint64_t pool) noexcept {
-  std::lock_guard lock(mutex_);
-  for (auto& [begin, live] : live_) {
-    if (live.pool == pool) live.pool = 0;
-  }
-  const auto end = [&](void* block, size_t size, const Stream& home, std::vector<Stream> users) {
-    stats_.cached -= static_cast<int64_t>(size);
-    make_free(block, {size, home, std::move(users)});
-  };
-  const auto is_ours = [&](const auto& one) { return one.pool == pool; };
-  for (auto& [size, blocks] : free_) {
-    // Their events were the capture's, which has been run.
-    std::vector<Free> ours;
-    std::copy_if(blocks.begin(), blocks.end(), std::back_inserter(ours), is_ours);
-    std::erase_if(blocks, is_ours);
-    for (const Free& free : ours) end(free.block, size, free.home, {});
-  }
-  for (const Held& held : held_) {
-    if (is_ours(held)) end(held.block, held.live.size, held.live.home, held.live.users);
-  }
-  std::erase_if(held_, is_ours);
-}
-
-void StreamAllocator::release_all() {
-  for (auto& [size, blocks] : free_) {
-    for (const Free& free : blocks) {
-      if (free.pool != 0) continue;
-      // Of pinned memory CUDA does not promise to wait for copies, as cudaFree does for a device.
-      if (source_.device.is_cpu()) wait_for(free.behind);
-      source_.give_back(source_.device, free.block, free.home);
-      stats_.cached -= static_cast<int64_t>(size);
+  std::vector<Free> leaving;
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto& [begin, live] : live_) {
+      if (live.pool == pool) live.pool = 0;
     }
-    std::erase_if(blocks, [](const Free& free) { return free.pool == 0; });
+    const auto end = [&](void* block, size_t size, const Stream& home, std::vector<Stream> users) {
+      stats_.cached -= static_cast<int64_t>(size);
+      make_free(block, {size, home, std::move(users)}, leaving);
+    };
+    const auto is_ours = [&](const auto& one) { return one.pool == pool; };
+    for (auto& [size, blocks] : free_) {
+      // Their events were the capture's, which has been run.
+      std::vector<Free> ours;
+      std::copy_if(blocks.begin(), blocks.end(), std::back_inserter(ours), is_ours);
+      std::erase_if(blocks, is_ours);
+      for (const Free& free : ours) end(free.block, size, free.home, {});
+    }
+    for (const Held& held : held_) {
+      if (is_ours(held)) end(held.block, held.live.size, held.live.home, held.live.users);
+    }
+    std::erase_if(held_, is_ours);
   }
+  give_to_system(leaving);
 }
 
 void StreamAllocator::empty_cache() {
   refuse_capture("empty_cache", "it would wait for the device");
-  std::lock_guard lock(mutex_);
-  release_all();
+  std::vector<Free> leaving;
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto& [size, blocks] : free_) {
+      for (const Free& free : blocks) {
+        if (free.pool != 0) continue;
+        leaving.push_back(free);
+        stats_.cached -= static_cast<int64_t>(size);
+      }
+      std::erase_if(blocks, [](const Free& free) { return free.pool == 0; });
+    }
+  }
+  give_to_system(leaving);
 }
 
 MemoryStats StreamAllocator::stats() {
@@ -227,6 +261,7 @@ MemoryStats StreamAllocator::stats() {
 }
 
 void StreamAllocator::throw_out_of_memory(size_t size) {
+  const std::lock_guard lock(mutex_);
   constexpr size_t kShown = 4;
   std::map<size_t, int64_t> counts;
   for (const auto& [begin, live] : live_) ++counts[live.size];

@@ -26,7 +26,8 @@ namespace lockstep::cuda {
 // for the rest of the capture, and given back later, for nobody until end_pool(), for replays use
 // it. So is what others took and what is given back in a capture, which may have seen uses of it.
 //
-// Thread-safe.
+// Thread-safe. Its lock is never held where CUDA may wait for a device: the work there may wait for
+// that of a rank whose thread wants the lock.
 class StreamAllocator {
  public:
   struct Source {
@@ -70,9 +71,14 @@ class StreamAllocator {
   // REQUIRE the lock. Null where there is none.
   Live* find(const void* memory);
   void* take_free(size_t size, const Stream& stream, uint64_t pool);
-  void make_free(void* block, const Live& live) noexcept;
   void* take_of_others(size_t size, const Stream& stream);
-  void release_all();
+  void note_taken(void* block, Live live);
+  // What is not kept is added to `leaving`, for give_to_system() once the lock is given up.
+  void make_free(void* block, const Live& live, std::vector<Free>& leaving) noexcept;
+
+  // REQUIRE that the lock is not held.
+  void* take_from_system(size_t size, const Stream& stream, uint64_t pool);  // null: no more
+  void give_to_system(const std::vector<Free>& leaving) noexcept;
   [[noreturn]] void throw_out_of_memory(size_t size);
 
   const Source source_;

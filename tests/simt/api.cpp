@@ -132,12 +132,13 @@ cudaError_t cudaDeviceSynchronize() {
   Lock lock;
   if (const cudaError_t error = refuse(); error != cudaSuccess) return fail(error);
   if (in_callback) return fail(cudaErrorNotPermitted);
-  std::vector<CUstream_st*> mine = {find_stream(nullptr)};
+  // The lock is given up meanwhile, and another thread may destroy a stream.
+  std::vector<std::shared_ptr<CUstream_st>> mine;
   for (auto& [handle, stream] : world().streams) {
-    if (stream->device == this_device) mine.push_back(handle);
+    if (stream->device == this_device) mine.push_back(stream);
   }
-  cudaError_t error = sticky();
-  for (CUstream_st* stream : mine) error = std::max(error, synchronize(*stream));
+  cudaError_t error = std::max(sticky(), synchronize(*find_stream(nullptr)));
+  for (const auto& stream : mine) error = std::max(error, synchronize(*stream));
   return error;
 }
 cudaError_t cudaDeviceReset() {
@@ -304,7 +305,7 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int priority) {
   Lock lock;
-  auto made = std::make_unique<CUstream_st>();
+  auto made = std::make_shared<CUstream_st>();
   made->device = this_device;
   made->priority = std::clamp(priority, -5, 0);
   *stream = made.get();

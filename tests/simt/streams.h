@@ -66,7 +66,7 @@ struct DeviceState {
 struct World {
   int device_count = 2;
   DeviceState devices[kMaxDevices];
-  std::map<CUstream_st*, std::unique_ptr<CUstream_st>> streams;
+  std::map<CUstream_st*, std::shared_ptr<CUstream_st>> streams;
   std::map<CUevent_st*, std::shared_ptr<CUevent_st>> events;
   std::map<const void*, int> dynamic_limits;  // of kernels
   std::string report;

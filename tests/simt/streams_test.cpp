@@ -3,13 +3,17 @@
 // and without, where blocks go back to the emulator, which finds late uses.
 #include <gmock/gmock.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
+#include <future>
 #include <numeric>
 #include <thread>
 #include <vector>
 
 #include "../errors.h"
 #include "lockstep/kernels/copy.h"
+#include "lockstep/kernels/cuda/ipc.h"
 #include "lockstep/kernels/cuda/runtime.h"
 #include "lockstep/kernels/launch.h"
 #include "lockstep/kernels/memory.h"
@@ -356,6 +360,47 @@ TEST_F(Streams, LeavePinnedMemoryAloneOnceItIsGivenOutAgain) {
     EXPECT_THAT(std::vector<float>(numbers, numbers + kCount), Each(7.0f));
   });
   EXPECT_GT(pinned_memory_stats().allocations, 2 * kSchedules - 1);
+}
+
+// The device waits for this thread, as it does where a rank's collective waits for another rank.
+TEST_F(DeviceMemory, GivenBackWhereCudaWaitsForTheDeviceHoldsNobodyUp) {
+  constexpr size_t kPage = 4096;
+  const Memory page(std::aligned_alloc(kPage, kPage), std::free);
+  auto* word = static_cast<std::atomic<uint64_t>*>(page.get());
+  word->store(0);
+  const Memory words = cuda::register_words(page.get(), kPage, kDevice);
+  const Stream side = Stream::create(kDevice);
+  const Memory x = floats();
+  const Memory y = floats(kOther);
+  const Memory still_used = allocate_pinned(kCount * sizeof(float));
+  Memory pinned = allocate_pinned(kCount * sizeof(float));
+  Memory gone = floats();
+  side.wait(current_stream(kDevice).record());
+  cuda::wait_for_word(words.get(), 1, side);
+  copy_async(pinned.get(), x.get(), kCount * sizeof(float), side);
+  copy_async(gone.get(), x.get(), kCount * sizeof(float), side);
+
+  std::atomic<bool> freed{false};
+  std::thread freeing([&] {
+    pinned.reset();
+    gone.reset();
+    empty_cache(kDevice);
+    freed.store(true);
+  });
+  auto needed = std::async(std::launch::async, [&] {
+    // By now the other is likely to wait.
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    for (const Memory& memory : {still_used, x, y}) used_on(memory.get(), side);
+    return std::pair(allocate_pinned(64), floats());
+  });
+  const bool came = needed.wait_for(std::chrono::seconds(60)) == std::future_status::ready;
+  EXPECT_TRUE(came) << "the allocator's lock is held while CUDA waits";
+  EXPECT_FALSE(freed.load());
+  word->store(1);
+  freeing.join();
+  needed.get();
+  side.synchronize();
+  EXPECT_EQ(simt::take_report(), "");
 }
 
 }  // namespace
