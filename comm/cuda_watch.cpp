@@ -59,8 +59,9 @@ void CudaWatch::look() {
     failed_.store(true);
     // Told at once: the stream goes on with what it has, and the next collective may be far off, or
     // never come.
-    log_line(rank_, concat(failure_->op, " failed on the device, whose results are not to be used: ",
-                           failure_->message));
+    log_line(rank_,
+             concat(failure_->op, " failed on the device, whose results are not to be used: ",
+                    failure_->message));
     changed_.notify_all();
   }
   let_go_();
