@@ -66,8 +66,9 @@ void refuse_capture(std::string_view op, std::string_view why);
 
 // Calls launches(), which launches our own kernels with numbers of the host that differ from step
 // to step. In a capture it is called again at every replay but the first, when nothing is launched,
-// but the kernels get the new arguments. It must launch the same kernels each time, and take no
-// memory; what it refers to must live as long as the graph.
+// but the kernels get the new arguments. It must launch the same kernels each time, and take
+// memory of a device alone, the same each time, which stays as long as the graph; what it refers to
+// must live as long.
 void renew_at_replays(std::function<void()> launches);
 template <class Launches>
 void renewed(Launches launches) {

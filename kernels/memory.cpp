@@ -17,6 +17,7 @@
 #include "lockstep/kernels/small_blocks.h"
 #include "lockstep/kernels/transfer.h"
 #ifdef LOCKSTEP_WITH_CUDA
+#include "lockstep/kernels/cuda/captured_graph.h"
 #include "lockstep/kernels/cuda/runtime.h"
 #include "lockstep/kernels/cuda/stream_memory.h"
 #endif
@@ -201,7 +202,10 @@ std::shared_ptr<void> allocate(size_t bytes, Device device) {
   if (bytes == 0) return nullptr;
   check_bytes(bytes);
 #ifdef LOCKSTEP_WITH_CUDA
-  if (device.is_cuda()) return allocate_from(allocator_of(device), bytes);
+  if (device.is_cuda()) {
+    const auto take = [&] { return allocate_from(allocator_of(device), bytes); };
+    return cuda::is_in_part() ? cuda::take_in_part(bytes, take) : take();
+  }
 #endif
   CachingAllocator& allocator = cpu_allocator();
   const size_t size = kKeepsFreeBlocks ? block_size(bytes) : round_up_to_line(bytes);

@@ -81,7 +81,6 @@ void Adam::update(const Group& group, const std::vector<Entry*>& entries) {
                     .exp_avg = entry->state[kExpAvg].view(),
                     .exp_avg_sq = entry->state[kExpAvgSq].view()});
   }
-  if (kind_ == Kind::kLAMB) refuse_capture(kind_name(), "it takes memory for its norms");
   renewed([this, &group, entries, list = std::move(list)]() mutable {
     for (size_t i = 0; i < entries.size(); ++i) {
       list[i].step = entries[i]->state[kStep].item_i64() + 1;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <vector>
 
 #include "lockstep/core/autocast.h"
@@ -89,8 +90,19 @@ struct Context {
   Saved bias;  // (…, L, S), expanded, in the lane dtype; undefined for none
   Saved out;
   Saved lse;
-  kernels::AttentionOptions options;
+  std::shared_ptr<const kernels::AttentionOptions> options;  // drawn anew when a graph is replayed
 };
+
+std::optional<View> view_of(const Tensor& x) {
+  return x.defined() ? std::optional(x.view()) : std::nullopt;
+}
+
+// Calls launches(), which read `o`; at each replay of a graph again where there is dropout.
+template <class Launches>
+void with_dropout(const kernels::AttentionOptions& o, Launches launches) {
+  if (o.dropout_p == 0) return launches();
+  renewed(std::move(launches));
+}
 
 // The weights, in differentiable ops: (…, L, S) in the dtype of q, before dropout.
 Tensor weights_of(const Tensor& q, const Tensor& k, const Tensor& bias,
@@ -114,12 +126,15 @@ Tensor weights_of(const Tensor& q, const Tensor& k, const Tensor& bias,
 }
 
 // 1 / (1 - p) for weights that are kept, else 0; undefined without dropout.
-Tensor keep_factors(const Tensor& weights, const kernels::AttentionOptions& o) {
-  if (o.dropout_p == 0) return Tensor();
+Tensor keep_factors(const Tensor& weights,
+                    const std::shared_ptr<const kernels::AttentionOptions>& o) {
+  if (o->dropout_p == 0) return Tensor();
   Tensor keep = Tensor::empty(weights.shape(), {DType::kF32, weights.device()});
-  launch<kernels::Bernoulli>(weights.device(), keep.view(), 1 - o.dropout_p, o.seed, o.offset);
-  return o.dropout_p < 1 ? to(keep, weights.dtype()) * (1 / (1 - o.dropout_p))
-                         : to(keep, weights.dtype());
+  renewed([o, view = keep.view()] {
+    launch<kernels::Bernoulli>(view.device, view, 1 - o->dropout_p, o->seed, o->offset);
+  });
+  return o->dropout_p < 1 ? to(keep, weights.dtype()) * (1 / (1 - o->dropout_p))
+                          : to(keep, weights.dtype());
 }
 
 Tensors recorded_backward(const Context& c, const Tensor& gradient) {
@@ -129,11 +144,11 @@ Tensors recorded_backward(const Context& c, const Tensor& gradient) {
   const Tensor k = to(c.k.get(), lane);
   const Tensor v = to(c.v.get(), lane);
   const Tensor g = to(gradient, lane);
-  const Tensor weights = weights_of(q, k, c.bias.get(), c.options);
+  const Tensor weights = weights_of(q, k, c.bias.get(), *c.options);
   const Tensor keep = keep_factors(weights, c.options);
   Tensor slope = matmul(g, transpose(v, -2, -1));
   if (keep.defined()) slope = slope * keep;
-  const Tensor scores = weights * (slope - sum(slope * weights, {-1}, true)) * c.options.scale;
+  const Tensor scores = weights * (slope - sum(slope * weights, {-1}, true)) * c.options->scale;
   const Tensor kept = keep.defined() ? weights * keep : weights;
   const auto back = [&](const Tensor& x) { return to(x, input.dtype()); };
   return {back(matmul(scores, k)), back(matmul(transpose(scores, -2, -1), q)),
@@ -144,14 +159,15 @@ Tensors fused_backward(const Context& c, const Tensor& g) {
   const Tensor q = c.q.get();
   const Tensor k = c.k.get();
   const Tensor v = c.v.get();
-  const Tensor bias = c.bias.get();
-  const View bias_view = bias.defined() ? bias.view() : View();
   Tensors out = {empty_in_order_of(q, q.shape()), empty_in_order_of(k, k.shape()),
                  empty_in_order_of(v, v.shape())};
-  launch<kernels::AttentionBackward>(q.device(), g.view(), q.view(), k.view(), v.view(),
-                                     bias.defined() ? &bias_view : nullptr, c.options,
-                                     c.out.get().view(), c.lse.get().view(), out[0].view(),
-                                     out[1].view(), out[2].view());
+  with_dropout(*c.options,
+               [o = c.options, g = g.view(), q = q.view(), k = k.view(), v = v.view(),
+                bias = view_of(c.bias.get()), made = c.out.get().view(), lse = c.lse.get().view(),
+                gq = out[0].view(), gk = out[1].view(), gv = out[2].view()] {
+                 launch<kernels::AttentionBackward>(q.device, g, q, k, v, bias ? &*bias : nullptr,
+                                                    *o, made, lse, gq, gk, gv);
+               });
   return out;
 }
 
@@ -171,29 +187,31 @@ Tensor scaled_dot_product_attention(const Tensor& query_in, const Tensor& key_in
   const DType lane = lane_dtype_of(q.dtype());
   const Shape weights_shape = joined(batch, {q.size(-2), k.size(-2)});
 
-  kernels::AttentionOptions o;
-  o.scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(q.size(-1))));
-  o.is_causal = options.is_causal;
-  o.dropout_p = options.dropout_p;
-  if (o.dropout_p > 0) {
-    refuse_capture(kOp, "dropout's numbers would be the same at every replay");
-    Generator& generator = options.generator ? *options.generator : default_generator();
-    o.seed = generator.seed;
-    o.offset = generator.take(numel(weights_shape, kOp));
+  const auto o = std::make_shared<kernels::AttentionOptions>();
+  o->scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(q.size(-1))));
+  o->is_causal = options.is_causal;
+  o->dropout_p = options.dropout_p;
+  if (o->dropout_p > 0) {
+    renewed([o, generator = options.generator, count = numel(weights_shape, kOp)] {
+      Generator& drawn = generator ? *generator : default_generator();
+      o->seed = drawn.seed;
+      o->offset = drawn.take(count);
+    });
   }
   Tensor bias;
   if (options.mask.defined()) bias = expand(additive(options.mask, lane), weights_shape);
 
   if (grad_enabled() && bias.defined() && bias.requires_grad()) {
-    Tensor weights = weights_of(to(q, lane), to(k, lane), bias, o);
+    Tensor weights = weights_of(to(q, lane), to(k, lane), bias, *o);
     if (const Tensor keep = keep_factors(weights, o); keep.defined()) weights = weights * keep;
     return to(matmul(weights, to(v, lane)), q.dtype());
   }
-  const View bias_view = bias.defined() ? bias.view() : View();
   Tensor out = empty_in_order_of(q, joined(batch, {q.size(-2), v.size(-1)}));
   const Tensor lse = Tensor::empty(joined(batch, {q.size(-2)}), {lane, q.device()});
-  launch<kernels::Attention>(q.device(), q.view(), k.view(), v.view(),
-                             bias.defined() ? &bias_view : nullptr, o, out.view(), lse.view());
+  with_dropout(*o, [o, q = q.view(), k = k.view(), v = v.view(), bias = view_of(bias),
+                    out = out.view(), lse = lse.view()] {
+    launch<kernels::Attention>(q.device, q, k, v, bias ? &*bias : nullptr, *o, out, lse);
+  });
   const Context context = {q, k, v, bias, Saved::result(out), lse, o};
   return record(kOp, out, {q, k, v}, [context](const Tensor& g) {
     return grad_enabled() ? recorded_backward(context, g) : fused_backward(context, g);

@@ -41,6 +41,18 @@ void capture_part(std::function<void()> launches) {
   capture->parts.push_back(std::move(part));
 }
 
+std::shared_ptr<void> take_in_part(size_t bytes,
+                                   const std::function<std::shared_ptr<void>()>& take) {
+  std::vector<RenewedPart::Taken>& taken = capture->part->taken;
+  if (!is_renewing()) return taken.emplace_back(RenewedPart::Taken{bytes, take()}).memory;
+  const size_t at = capture->next_taken++;
+  lockstep::check(at < taken.size() && taken[at].bytes == bytes, "Graph", [&] {
+    return str_cat("want the memory of ", taken.size(), " blocks that was captured, got ", bytes,
+                   " bytes as block ", at);
+  });
+  return taken[at].memory;
+}
+
 bool is_renewed(const cudaLaunchConfig_t& config, const void* kernel, void** arguments) {
   if (!capture->renews) {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;

@@ -15,8 +15,13 @@ namespace lockstep::cuda {
 
 // Kernels of a graph that get new arguments at each replay, from what launched them.
 struct RenewedPart {
+  struct Taken {
+    size_t bytes;
+    std::shared_ptr<void> memory;
+  };
   std::function<void()> launches;
   std::vector<CUgraphNode_st*> nodes = {};  // one for each kernel, in order
+  std::vector<Taken> taken = {};            // device memory, in order
 };
 
 // What the calling thread has to do with a graph.
@@ -25,14 +30,25 @@ struct Capture {
   bool renews = false;          // no capture: kernels that are launched get their arguments renewed
   RenewedPart* part = nullptr;  // in one of these
   size_t next = 0;              // of its nodes, while it is renewed
+  size_t next_taken = 0;        // the same of its memory
   CUgraphExec_st* exec = nullptr;
   std::vector<RenewedPart> parts = {};
 };
 // Null where it has nothing to do with one.
 inline constinit thread_local Capture* capture = nullptr;
 
+// Whether the calling thread is in one of its parts.
+inline bool is_in_part() { return capture != nullptr && capture->part != nullptr; }
+// Whether the calling thread renews arguments: what is put on a stream stays in the graph as it
+// was.
+inline bool is_renewing() { return capture != nullptr && capture->renews; }
+
 // Calls launches() as a part of the graph that is captured.
 void capture_part(std::function<void()> launches);
+// Device memory for a part: take()'s in the capture, and that again whenever the part is renewed.
+// REQUIRES: is_in_part().
+std::shared_ptr<void> take_in_part(size_t bytes,
+                                   const std::function<std::shared_ptr<void>()>& take);
 
 // For kernels/graph.h.
 class CapturedGraph {

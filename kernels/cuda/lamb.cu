@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "lockstep/kernels/cuda/optim.cuh"
+#include "lockstep/kernels/cuda/runtime.h"
 #include "lockstep/kernels/memory.h"
 #include "lockstep/kernels/optim.h"
 #include "lockstep/kernels/vector_math.h"
@@ -100,8 +101,7 @@ void lamb(std::span<const AdamEntry> entries, const LambOptions& o) {
   const auto rate_memory = allocate(count * sizeof(C), device);
   auto* squares = static_cast<Squares*>(memory.get());
   auto* rates = static_cast<C*>(rate_memory.get());
-  LOCKSTEP_CUDA_CHECK(
-      cudaMemsetAsync(squares, 0, count * length * sizeof(Squares), cuda::stream()));
+  cuda::set_zero(squares, count * length * sizeof(Squares), current_stream(device));
   size_t met = 0;  // both walks meet the entries in one order
   const auto rule_of = [&](const AdamEntry& e) {
     const auto t = static_cast<double>(e.step);

@@ -220,6 +220,7 @@ void copy_async(void* to, const void* from, size_t bytes, const Stream& stream) 
 }
 
 void set_zero(void* memory, size_t bytes, const Stream& stream) {
+  if (is_renewing()) return;
   const DeviceGuard guard(stream.device());
   LOCKSTEP_CUDA_CHECK(cudaMemsetAsync(memory, 0, bytes, stream.handle()));
 }

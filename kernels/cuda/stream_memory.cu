@@ -98,8 +98,6 @@ void* StreamAllocator::take(size_t bytes) {
   const size_t size = caches_memory() ? block_size(bytes) : bytes;
   const Stream stream = current_stream(source_.device);
   const uint64_t pool = current_pool();
-  check(capture == nullptr || capture->part == nullptr, "allocate",
-        "want no memory where kernels of a graph get new arguments, which have their places");
   if (source_.device.is_cpu())
     refuse_capture("allocate_pinned", "the host would wait for a device");
   const auto find = [&](auto take) {

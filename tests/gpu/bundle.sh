@@ -11,7 +11,7 @@ most=$((64 << 20))
 
 rm -rf "$out"
 mkdir -p "$out/bin" "$out/lib"
-for program in gpu_test bench_kernels bench_train; do
+for program in gpu_test gpu_timeline_test bench_kernels bench_train; do
   strip -o "$out/bin/$program" "$build/bin/$program"
   ldd "$build/bin/$program" | awk '$2 == "=>" && $3 ~ /^\// { print $3 }'
 done | sort -u | while read -r library; do
@@ -27,6 +27,7 @@ cat >"$out/run.sh" <<'END'
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 "$here/bin/gpu_test" --gtest_brief=1
+"$here/bin/gpu_timeline_test" --gtest_brief=1
 "$here/bin/bench_kernels" --device cuda:0 "$@"
 END
 chmod +x "$out/run.sh"
