@@ -34,14 +34,15 @@ else()
   set(LOCKSTEP_CUDA_FOUND "nothing")
 endif()
 
-if(NOT CUDAToolkit_NVCC_EXECUTABLE OR NOT TARGET CUDA::cublasLt)
+# Before 13 what is asked of a stream's capture has other arguments.
+if(NOT CUDAToolkit_NVCC_EXECUTABLE OR NOT TARGET CUDA::cublasLt OR CUDAToolkit_VERSION VERSION_LESS 13)
   if(LOCKSTEP_CUDA STREQUAL "ON")
-    message(FATAL_ERROR "LOCKSTEP_CUDA=ON: there is no nvcc with cuBLASLt (found of CUDA: "
-                        "${LOCKSTEP_CUDA_FOUND}). Install CUDA's toolkit, or name its folder in "
+    message(FATAL_ERROR "LOCKSTEP_CUDA=ON: there is no nvcc of CUDA 13 or newer with cuBLASLt (found of "
+                        "CUDA: ${LOCKSTEP_CUDA_FOUND}). Install CUDA's toolkit, or name its folder in "
                         "CUDAToolkit_ROOT; with AUTO or OFF Lockstep is built for the CPU.")
   endif()
-  message(STATUS "Found of CUDA: ${LOCKSTEP_CUDA_FOUND}. Without nvcc and cuBLASLt Lockstep is built "
-                 "for the CPU alone.")
+  message(STATUS "Found of CUDA: ${LOCKSTEP_CUDA_FOUND}. Without nvcc and cuBLASLt of CUDA 13 or newer "
+                 "Lockstep is built for the CPU alone.")
   return()
 endif()
 message(STATUS "Found of CUDA: ${LOCKSTEP_CUDA_FOUND}. Kernels for CUDA are built "
