@@ -33,7 +33,8 @@ struct Extent {
   int64_t length;
 };
 
-// Folds the rows of the block into row 0. blockDim.y is a power of two.
+// Folds the rows of the block into row 0, whose threads alone get the result. blockDim.y is a power
+// of two.
 template <class Fold>
 __device__ typename Fold::State fold_rows(typename Fold::State state) {
   using State = typename Fold::State;
@@ -44,7 +45,7 @@ __device__ typename Fold::State fold_rows(typename Fold::State state) {
     __syncthreads();
     if (threadIdx.y < half) states[at] = Fold::combine(states[at], states[at + half * blockDim.x]);
   }
-  return states[threadIdx.x];
+  return states[at];
 }
 
 // partial[result * pieces + piece], or the result itself where there is one piece.

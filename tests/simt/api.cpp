@@ -367,7 +367,11 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
   Lock lock;
-  return world().events.erase(event) == 1 ? cudaSuccess : fail(cudaErrorInvalidResourceHandle);
+  const std::shared_ptr<CUevent_st> found = find_event(event);
+  if (found == nullptr) return fail(cudaErrorInvalidResourceHandle);
+  found->capture = nullptr;  // which may hold the event
+  world().events.erase(event);
+  return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   Lock lock;

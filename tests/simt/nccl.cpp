@@ -89,6 +89,12 @@ __global__ void join_kernel(Hub* hub, unsigned apart) {
   atomicAdd(&hub->joined, 1u);
 }
 
+__global__ void look_kernel(Hub* hub, unsigned* joined_and_apart) {
+  joined_and_apart[0] = atomicAdd(&hub->joined, 0u);
+  __threadfence_system();
+  joined_and_apart[1] = atomicAdd(&hub->apart, 0u);
+}
+
 struct Span {
   std::byte* data;
   int64_t bytes;
@@ -257,10 +263,12 @@ NcclGroup::NcclGroup(const Id& id, int rank, int size, const Stream& stream,
   const StreamGuard current(stream);
   cuda::launch_kernel(dim3(1), dim3(1), join_kernel, hub, address.process == getpid() ? 0u : 1u);
   unsigned counts[2] = {};  // joined, apart
+  const std::shared_ptr<void> seen = allocate(sizeof counts, stream.device());
   while (counts[0] < static_cast<unsigned>(size)) {
     s.look();
     std::this_thread::yield();
-    cuda::copy_async(counts, hub, sizeof counts, stream);
+    cuda::launch_kernel(dim3(1), dim3(1), look_kernel, hub, static_cast<unsigned*>(seen.get()));
+    cuda::copy_async(counts, seen.get(), sizeof counts, stream);
     stream.synchronize();
   }
   const std::lock_guard lock(process().mutex);

@@ -15,6 +15,7 @@ void __tsan_switch_to_fiber(void* fiber, unsigned flags);
 void __tsan_acquire(void* address);
 void __tsan_release(void* address);
 void __tsan_ignore_thread_begin();
+void __tsan_ignore_thread_end();
 }
 #endif
 #ifdef __SANITIZE_ADDRESS__
@@ -34,12 +35,15 @@ inline constexpr bool kTsan = true;
 inline void* current_context() { return __tsan_get_current_fiber(); }
 inline void* new_context() { return __tsan_create_fiber(0); }
 inline void switch_context(void* to) { __tsan_switch_to_fiber(to, 1 /* orders nothing */); }
+// In between, what the calling context reads, writes, allocates and frees goes unseen.
+inline void hide() { __tsan_ignore_thread_begin(); }
+inline void show() { __tsan_ignore_thread_end(); }
 // A context in which the emulator alone runs: what it allocates and frees there goes unseen.
 inline void* new_own_context() {
   void* outside = current_context();
   void* context = new_context();
   switch_context(context);
-  __tsan_ignore_thread_begin();
+  hide();
   switch_context(outside);
   return context;
 }
@@ -51,6 +55,8 @@ inline void* current_context() { return nullptr; }
 inline void* new_context() { return nullptr; }
 inline void* new_own_context() { return nullptr; }
 inline void switch_context(void*) {}
+inline void hide() {}
+inline void show() {}
 inline void acquire(Token&) {}
 inline void release(Token&) {}
 #endif

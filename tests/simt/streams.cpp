@@ -97,13 +97,9 @@ Progress run_head(CUstream_st& stream) {
     if (op.work) op.work();
     if (op.launch != nullptr) progress = run(*op.launch);
     device.clock_us += 1 + random_source.below(100);
-    if (progress == Progress::kDone) {
-      op.work = nullptr;
-      op.launch.reset();
-      if (op.record != nullptr) {
-        op.record->stamp_us = device.clock_us;
-        release(op.record->token);
-      }
+    if (progress == Progress::kDone && op.record != nullptr) {
+      op.record->stamp_us = device.clock_us;
+      release(op.record->token);
     }
   } catch (const Fault&) {
     release(stream.done);

@@ -78,13 +78,19 @@ extern thread_local cudaError_t last_error;
 extern thread_local bool in_callback;
 
 // A lock that ThreadSanitizer does not see: it orders the emulator's own memory and nothing else.
+// Nor does it see what is allocated and freed under it, but in the contexts of streams, blocks and
+// lanes.
 extern std::atomic_flag busy;
 struct Lock {
   Lock() {
-    if (!in_callback) take();  // whose thread has it
+    if (in_callback) return;  // whose thread has it
+    take();
+    hide();
   }
   ~Lock() {
-    if (!in_callback) busy.clear(std::memory_order_release);
+    if (in_callback) return;
+    show();
+    busy.clear(std::memory_order_release);
   }
   static void take() {
     while (busy.test_and_set(std::memory_order_acquire)) std::this_thread::yield();
