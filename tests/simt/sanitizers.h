@@ -11,6 +11,7 @@
 extern "C" {
 void* __tsan_get_current_fiber();
 void* __tsan_create_fiber(unsigned flags);
+void __tsan_destroy_fiber(void* fiber);
 void __tsan_switch_to_fiber(void* fiber, unsigned flags);
 void __tsan_acquire(void* address);
 void __tsan_release(void* address);
@@ -34,6 +35,9 @@ struct alignas(16) Token {
 inline constexpr bool kTsan = true;
 inline void* current_context() { return __tsan_get_current_fiber(); }
 inline void* new_context() { return __tsan_create_fiber(0); }
+inline void end_context(void* context) {  // there are 8128 at most
+  if (context != nullptr) __tsan_destroy_fiber(context);
+}
 inline void switch_context(void* to) { __tsan_switch_to_fiber(to, 1 /* orders nothing */); }
 // In between, what the calling context reads, writes, allocates and frees goes unseen.
 inline void hide() { __tsan_ignore_thread_begin(); }
@@ -53,6 +57,7 @@ inline void release(Token& token) { __tsan_release(&token); }
 inline constexpr bool kTsan = false;
 inline void* current_context() { return nullptr; }
 inline void* new_context() { return nullptr; }
+inline void end_context(void*) {}
 inline void* new_own_context() { return nullptr; }
 inline void switch_context(void*) {}
 inline void hide() {}

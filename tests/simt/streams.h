@@ -41,6 +41,17 @@ struct Op {
 }  // namespace simt
 
 struct CUstream_st {
+  CUstream_st() = default;
+  ~CUstream_st() {
+    simt::end_context(context);
+    for (const simt::Contexts& of_block : spare) {
+      simt::end_context(of_block.block);
+      for (void* lane : of_block.lanes) simt::end_context(lane);
+    }
+  }
+  CUstream_st(const CUstream_st&) = delete;
+  CUstream_st& operator=(const CUstream_st&) = delete;
+
   int device = 0;
   int priority = 0;
   std::deque<simt::Op> queue;
