@@ -8,9 +8,11 @@
 #include <cstdio>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 namespace {
 
@@ -37,6 +39,9 @@ struct ncclComm {
   bool finalizing = false;
   bool gone = false;
 };
+
+// What is gone stays, so that its use is seen.
+static auto& comms = *new std::vector<std::unique_ptr<ncclComm>>;
 
 FakeNccl* fake_nccl() {
   static auto* instance = new FakeNccl;
@@ -81,7 +86,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
   Clique& clique = cliques[id.internal];
   clique.size = size;
   ++clique.joined;
-  *comm = new ncclComm{&clique, rank};
+  *comm = comms.emplace_back(new ncclComm{&clique, rank}).get();
   return ncclInProgress;
 }
 

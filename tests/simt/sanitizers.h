@@ -51,6 +51,14 @@ inline void* new_own_context() {
   switch_context(outside);
   return context;
 }
+inline void end_own_context(void* context) {
+  if (context == nullptr) return;
+  void* outside = current_context();
+  switch_context(context);
+  show();
+  switch_context(outside);
+  end_context(context);
+}
 inline void acquire(Token& token) { __tsan_acquire(&token); }
 inline void release(Token& token) { __tsan_release(&token); }
 #else
@@ -59,6 +67,7 @@ inline void* current_context() { return nullptr; }
 inline void* new_context() { return nullptr; }
 inline void end_context(void*) {}
 inline void* new_own_context() { return nullptr; }
+inline void end_own_context(void*) {}
 inline void switch_context(void*) {}
 inline void hide() {}
 inline void show() {}

@@ -45,7 +45,7 @@ struct CUstream_st {
   ~CUstream_st() {
     simt::end_context(context);
     for (const simt::Contexts& of_block : spare) {
-      simt::end_context(of_block.block);
+      simt::end_own_context(of_block.block);
       for (void* lane : of_block.lanes) simt::end_context(lane);
     }
   }
