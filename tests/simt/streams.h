@@ -46,7 +46,7 @@ struct CUstream_st {
     simt::end_context(context);
     for (const simt::Contexts& of_block : spare) {
       simt::end_own_context(of_block.block);
-      for (void* lane : of_block.lanes) simt::end_context(lane);
+      for (void* one : of_block.lanes) simt::end_context(one);
     }
   }
   CUstream_st(const CUstream_st&) = delete;
