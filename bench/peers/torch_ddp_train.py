@@ -1,12 +1,12 @@
 """Training steps of PyTorch's DistributedDataParallel: the peer of bench_train.
 
 Runs as one rank of a job in torchrun's environment (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT),
-with one thread, and with gloo, or NCCL where each rank has a CUDA device of its own: NCCL refuses two
-ranks on one. Goes through the phases of bench/train_rank.h, and writes what that does.
+with one thread, and with gloo, or NCCL where each rank has a CUDA device of its own: NCCL refuses
+two ranks on one. Goes through the phases of bench/train_rank.h, and writes what that does.
 
-On a device it is what PyTorch's own guide to speed advises without a compiler: autocast, fused AdamW,
-cuDNN's algorithms chosen by measuring, images channels-last in bf16. f32 is multiplied in TF32 where
-LOCKSTEP_TF32=1, as by Lockstep.
+On a device it is what PyTorch's own guide to speed advises without a compiler: autocast, fused
+AdamW, cuDNN's algorithms chosen by measuring, images channels-last in bf16. f32 is multiplied in
+TF32 where LOCKSTEP_TF32=1, as by Lockstep.
 """
 
 import argparse
