@@ -101,16 +101,17 @@ int main(int argc, char** argv) {
   int count = static_cast<int>(rest.size());
   benchmark::Initialize(&count, rest.data());
   if (benchmark::ReportUnrecognizedArguments(count, rest.data())) return 1;
+  lockstep::bench::TableReporter reporter;
   try {
     const lockstep::Device device = lockstep::parse_device(name);
     lockstep::require_device(device, "bench_kernels");
     lockstep::bench::set_device(device);
+    if (device.is_cuda()) lockstep::bench::add_device_products();
+    benchmark::RunSpecifiedBenchmarks(&reporter);
   } catch (const std::exception& error) {
     std::cerr << "bench_kernels: " << error.what() << "\n";
     return 1;
   }
-  lockstep::bench::TableReporter reporter;
-  benchmark::RunSpecifiedBenchmarks(&reporter);
   if (table != nullptr) {
     std::ofstream out(table);
     reporter.write(out);

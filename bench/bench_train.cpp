@@ -1,12 +1,14 @@
 // How many samples per second does training handle, and how much do several ranks gain over one?
 //
-// Starts its own ranks as processes of one thread each. One rank alone, ranks that know nothing of
-// each other (the machine's limit) and ranks that train one model take turns (train_rank.h), and
-// speed-ups are medians of the turns' own ratios, so that a machine that slows down slows all of
-// them. Each rank trains on one random batch that lies in memory, as the peers do.
+// Starts its own ranks as processes of one thread each, on the CPU or on CUDA devices. One rank
+// alone, ranks that know nothing of each other (the machine's limit) and ranks that train one model
+// take turns (train_rank.h), and speed-ups are medians of the turns' own ratios, so that a machine
+// that slows down slows all of them. Each rank trains on one random batch that lies in memory, as
+// the peers do.
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -15,6 +17,8 @@
 #include <stdexcept>
 
 #include "job.h"
+#include "lockstep/kernels/device.h"
+#include "lockstep/kernels/dtype.h"
 #include "lockstep/kernels/error.h"
 #include "lockstep/kernels/text.h"
 #include "train_job.h"
@@ -23,13 +27,16 @@
 
 namespace {
 
+using lockstep::Device;
+using lockstep::DType;
+
 struct Options {
   bool worker = false;          // this process is a rank
   bool together_alone = false;  // this rank trains for a timeline
   int costs_of = 0;             // this process is a rank that measures costs, as often as this
   bench::RankOptions rank;
-  std::optional<int> batch;  // for every model
-  std::vector<std::string> models = bench::task_names();
+  std::optional<int> batch, tokens;  // for every model
+  std::vector<std::string> models;   // empty: those that fit where they run
   int ranks = 2;
   int repetitions = 3;
   bool costs = true;
@@ -47,30 +54,61 @@ class UsageError : public std::runtime_error {
 constexpr const char* kUsage =
     "Measures training steps on 1 rank and on several, one thread each.\n\n"
     "  bench_train [options]\n\n"
-    "  --models LIST         of cnn, mlp, gpt and resnet, with commas between (all)\n"
+    "  --models LIST         of cnn, mlp, gpt, resnet and gpt2, with commas between, or tiny\n"
+    "                        (all of the former; gpt2 on CUDA devices alone)\n"
+    "  --device LIST         cpu, or CUDA devices: cuda:0 for all ranks, cuda:0,cuda:1 for each "
+    "(cpu)\n"
+    "  --dtype NAME          f32, or bf16: by autocast, with weights in f32 (f32)\n"
     "  --ranks N             compared with 1 rank, at least 2 (2)\n"
-    "  --batch N             samples in a step of each rank (cnn, mlp: 128; gpt, resnet: 8)\n"
+    "  --batch N             samples in a step of each rank (cnn, mlp: 128; else 8)\n"
+    "  --tokens N            of a sample (gpt: 128, gpt2: 1024, tiny: 8), at most that many\n"
     "  --steps N             timed in each turn (10)\n"
     "  --turns N             of each job: one rank, all apart, all together (3)\n"
     "  --repetitions N       jobs (3)\n"
     "  --no-sync-batch-norm  batch norm over each rank's own samples, as PyTorch's on a CPU\n"
-    "  --no-costs            leave out what DataParallel costs by itself\n"
+    "  --no-costs            leave out what DataParallel costs by itself, as on CUDA devices\n"
     "  --timeline FILE       keep the timeline of the first model's ranks together\n"
-    "  --peers               the same with PyTorch, if python3 can import it\n"
+    "  --peers               the same with PyTorch, if python3 has one for the device\n"
     "  --json FILE           the results for programs\n";
+
+std::vector<std::string> split(const std::string& name, const std::string& text) {
+  std::vector<std::string> parts;
+  std::stringstream stream(text);
+  for (std::string part; std::getline(stream, part, ',');) parts.push_back(part);
+  if (parts.empty()) throw UsageError(name + " wants names");
+  return parts;
+}
 
 std::vector<std::string> split_models(const std::string& text) {
   const std::vector<std::string>& known = bench::task_names();
-  std::vector<std::string> models;
-  std::stringstream stream(text);
-  for (std::string model; std::getline(stream, model, ',');) {
+  const std::vector<std::string> models = split("--models", text);
+  for (const std::string& model : models) {
     if (std::find(known.begin(), known.end(), model) == known.end()) {
       throw UsageError("there is no model '" + model + "'");
     }
-    models.push_back(model);
   }
-  if (models.empty()) throw UsageError("--models wants names");
   return models;
+}
+
+std::vector<Device> split_devices(const std::string& text) {
+  std::vector<Device> devices;
+  for (const std::string& part : split("--device", text)) {
+    try {
+      devices.push_back(lockstep::parse_device(part));
+    } catch (const lockstep::Error&) {
+      throw UsageError("--device wants cpu, or cuda:N with commas between, got '" + text + "'");
+    }
+    if (devices.size() > 1 && (devices.back().is_cpu() || devices[0].is_cpu())) {
+      throw UsageError("--device wants cpu alone, or CUDA devices, got '" + text + "'");
+    }
+  }
+  return devices;
+}
+
+DType to_dtype(const std::string& text) {
+  if (text == "f32") return DType::kF32;
+  if (text == "bf16") return DType::kBF16;
+  throw UsageError("--dtype wants f32 or bf16, got '" + text + "'");
 }
 
 int to_number(const std::string& name, const std::string& text) {
@@ -80,6 +118,17 @@ int to_number(const std::string& name, const std::string& text) {
     throw UsageError(name + " wants a number that is at least 1, got '" + text + "'");
   }
   return number;
+}
+
+// Of a sample of the model.
+int tokens_of(const std::string& model, std::optional<int> wanted) {
+  const int most = bench::most_tokens(model);
+  if (most == 0) return 0;
+  if (wanted.value_or(most) > most) {
+    throw UsageError("--tokens wants at most " + std::to_string(most) + " for " + model + ", got " +
+                     std::to_string(*wanted));
+  }
+  return wanted.value_or(most);
 }
 
 Options parse(int argc, char** argv) {
@@ -99,6 +148,12 @@ Options parse(int argc, char** argv) {
       *number->second = to_number(name, value());
     } else if (name == "--batch") {
       options.batch = to_number(name, value());
+    } else if (name == "--tokens") {
+      options.tokens = to_number(name, value());
+    } else if (name == "--device") {
+      options.rank.devices = split_devices(value());
+    } else if (name == "--dtype") {
+      options.rank.dtype = to_dtype(value());
     } else if (name == "--models") {
       options.models = split_models(value());
     } else if (name == "--worker") {
@@ -123,8 +178,38 @@ Options parse(int argc, char** argv) {
     }
   }
   if (options.ranks < 2) throw UsageError("--ranks wants at least 2: it is compared with 1");
+  const size_t devices = options.rank.devices.size();
+  if (devices != 1 && !options.worker && devices != static_cast<size_t>(options.ranks)) {
+    throw UsageError("--device wants one for all ranks, or one for each of " +
+                     std::to_string(options.ranks) + ", got " + std::to_string(devices));
+  }
   options.rank.batch = options.batch.value_or(options.rank.batch);
+  options.rank.tokens = options.tokens.value_or(options.rank.tokens);
+  if (options.models.empty()) options.models = bench::default_tasks(options.rank.on_device());
   return options;
+}
+
+// What a command line says of where and how its rank trains.
+std::vector<std::string> arguments_of(const bench::RankOptions& rank) {
+  std::string devices;
+  for (const Device device : rank.devices) {
+    devices += (devices.empty() ? "" : ",") + device.name();
+  }
+  std::vector<std::string> arguments = {"--batch",  std::to_string(rank.batch),
+                                        "--steps",  std::to_string(rank.steps),
+                                        "--turns",  std::to_string(rank.turns),
+                                        "--device", devices,
+                                        "--dtype",  std::string(lockstep::name(rank.dtype))};
+  if (rank.tokens > 0) {
+    arguments.insert(arguments.end(), {"--tokens", std::to_string(rank.tokens)});
+  }
+  return arguments;
+}
+
+// Beside the program where it was taken elsewhere, else where it was built.
+std::string peers_folder() {
+  const auto beside = std::filesystem::path(bench::this_program()).parent_path() / "peers";
+  return std::filesystem::exists(beside) ? beside.string() : LOCKSTEP_PEERS_DIR;
 }
 
 std::vector<bench::Contender> contenders(const Options& options) {
@@ -133,27 +218,28 @@ std::vector<bench::Contender> contenders(const Options& options) {
     bench::RankOptions rank = options.rank;
     rank.task = model;
     rank.batch = options.batch.value_or(bench::default_batch(model));
-    const std::vector<std::string> common = {"--batch", std::to_string(rank.batch),
-                                             "--steps", std::to_string(rank.steps),
-                                             "--turns", std::to_string(rank.turns)};
+    rank.tokens = tokens_of(model, options.tokens);
+    const std::vector<std::string> common = arguments_of(rank);
     std::vector<std::string> command = {bench::this_program(), "--worker", model};
     command.insert(command.end(), common.begin(), common.end());
     if (!rank.sync_batch_norm) command.push_back("--no-sync-batch-norm");
     list.push_back({"Lockstep", rank, options.ranks, command});
     if (!options.peers) continue;
-    command = {"/usr/bin/env", "python3", LOCKSTEP_PEERS_DIR "/torch_ddp_train.py", "--model",
-               model};
+    command = {"/usr/bin/env", "python3", peers_folder() + "/torch_ddp_train.py", "--model", model};
     command.insert(command.end(), common.begin(), common.end());
     list.push_back({"PyTorch", rank, options.ranks, command});
   }
   return list;
 }
 
-bool can_import_torch() {
+// Whether python3 has PyTorch, for devices where they are wanted.
+bool has_torch(const bench::RankOptions& rank) {
+  std::string program =
+      "import importlib.util, sys\n"
+      "sys.exit(importlib.util.find_spec('torch') is None)";
+  if (rank.on_device()) program = "import sys, torch\nsys.exit(not torch.cuda.is_available())";
   try {
-    bench::run_job(1, {"/usr/bin/env", "python3", "-c",
-                       "import importlib.util, sys\n"
-                       "sys.exit(importlib.util.find_spec('torch') is None)"});
+    bench::run_job(1, {"/usr/bin/env", "python3", "-c", program});
     return true;
   } catch (const lockstep::Error&) {
     return false;
@@ -170,12 +256,20 @@ void write_json(const std::string& path, const nlohmann::json& results) {
 }
 
 void measure(Options options) {
-  if (options.peers && !can_import_torch()) {
-    std::printf("python3 cannot import torch: PyTorch is left out\n");
+  for (const Device device : options.rank.devices) require_device(device, "bench_train");
+  if (options.peers && !has_torch(options.rank)) {
+    std::printf("python3 has no PyTorch%s: it is left out\n",
+                options.rank.on_device() ? " that sees a CUDA device" : "");
     options.peers = false;
   }
   std::vector<bench::Contender> list = contenders(options);
-  std::printf("Training, one thread on each rank; medians of %d turns (lowest-highest)\n\n",
+  std::printf("Training in %s, one thread on each rank",
+              std::string(lockstep::name(options.rank.dtype)).c_str());
+  if (options.rank.on_device()) {
+    std::printf(", on");
+    for (const Device device : options.rank.devices) std::printf(" %s", device.name().c_str());
+  }
+  std::printf("; medians of %d turns (lowest-highest)\n\n",
               options.repetitions * options.rank.turns);
   std::fflush(stdout);
   for (int repetition = 0; repetition < options.repetitions; ++repetition) {
@@ -190,7 +284,7 @@ void measure(Options options) {
   }
   results["communication"] = bench::report_communication(list);
   std::fflush(stdout);
-  if (options.costs) {
+  if (options.costs && !options.rank.on_device()) {
     constexpr int kCostRepetitions = 2000;
     results["costs"] =
         bench::report_costs(bench::run_costs_job(options.ranks, kCostRepetitions), options.ranks);

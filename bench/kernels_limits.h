@@ -14,6 +14,9 @@ namespace lockstep::bench {
 // Where the measured kernels run; the CPU at first. To be set before anything is measured.
 Device device();
 void set_device(Device device);
+// More products and convolutions, for the CUDA device that was set: in bf16, and of sizes that
+// would take a CPU too long.
+void add_device_products();
 
 // Bytes a second, each measured on the first call and remembered: read and written by memcpy of
 // 64 MiB, read by a sum of 64 MiB. On a CUDA device both are what the copy kernel reaches.

@@ -1,5 +1,5 @@
 // Products and convolutions against what oneDNN reaches alone, with every layout left to it and
-// nothing reordered on the way.
+// nothing reordered on the way; on a CUDA device against cuBLASLt and cuDNN (kernels_nvidia.h).
 
 #include <benchmark/benchmark.h>
 
@@ -11,6 +11,7 @@
 #include <unordered_map>
 
 #include "kernels_limits.h"
+#include "kernels_nvidia.h"
 #include "lockstep/core/ops.h"
 #include "lockstep/core/random.h"
 #include "lockstep/kernels/conv.h"
@@ -21,7 +22,7 @@
 namespace lockstep::bench {
 namespace {
 
-constexpr double kGoal = 0.9;
+double goal() { return device().is_cpu() ? 0.9 : 0.95; }
 
 using Arguments = std::unordered_map<int, dnnl::memory>;
 
@@ -62,7 +63,9 @@ void add(const std::string& name, const F& f) {
   benchmark::RegisterBenchmark(name.c_str(), f)->UseRealTime()->Unit(benchmark::kMicrosecond);
 }
 
-Tensor normal(const Shape& shape) { return randn(shape).to(device()); }
+Tensor normal(const Shape& shape, DType dtype = DType::kF32) {
+  return randn(shape).to(dtype).to(device());
+}
 
 // ---- Products ----
 
@@ -76,14 +79,16 @@ double any_layout_rate(int64_t m, int64_t k, int64_t n) {
               2.0 * static_cast<double>(m * k * n));
 }
 
-void add_product(const std::string& name, int64_t m, int64_t k, int64_t n) {
+void add_product(const std::string& name, int64_t m, int64_t k, int64_t n,
+                 DType dtype = DType::kF32) {
   add("matmul/" + name, [=](benchmark::State& state) {
     const double flops = 2.0 * static_cast<double>(m * k * n);
-    const double limit = device().is_cpu() ? any_layout_rate(m, k, n) : 0;
-    const Tensor a = normal({m, k}), b = normal({k, n}), y = normal({m, n});
+    const Tensor a = normal({m, k}, dtype), b = normal({k, n}, dtype), y = normal({m, n}, dtype);
+    const double limit =
+        device().is_cpu() ? any_layout_rate(m, k, n) : cublas_rate(a.view(), b.view(), y.view());
     measure(state,
             [&] { launch<kernels::MatMul>(device(), a.view(), b.view(), y.view(), nullptr); });
-    report_flops(state, flops, limit, kGoal);
+    report_flops(state, flops, limit, goal());
   });
 }
 
@@ -107,7 +112,6 @@ struct Convolution {
 enum class Direction { kForward, kInputGrad, kWeightGrad };
 
 double any_layout_rate(Direction direction, const Convolution& c) {
-  if (!device().is_cpu()) return 0;
   const auto x = any_layout(c.x()), weight = any_layout(c.weight()), y = any_layout(c.y());
   const dnnl::memory::dims stride = {c.stride, c.stride}, pad = {c.pad(), c.pad()};
   constexpr auto kDirect = dnnl::algorithm::convolution_direct;
@@ -142,35 +146,50 @@ double any_layout_rate(Direction direction, const Convolution& c) {
               c.flops());
 }
 
-void add_convolution(const std::string& name, const Convolution& c) {
-  const auto numbers = [](const Shape& shape) { return normal(shape).channels_last(); };
+// What a library reaches alone: oneDNN, or cuDNN, with channels last or first as it likes them.
+double limit_of(Direction direction, const Convolution& c, const Tensor& x, const Tensor& weight,
+                const Tensor& y) {
+  if (device().is_cpu()) return any_layout_rate(direction, c);
+  const auto what = direction == Direction::kForward     ? cuda::Computes::kY
+                    : direction == Direction::kInputGrad ? cuda::Computes::kX
+                                                         : cuda::Computes::kWeight;
+  const auto rate_of = [&](const auto& lay) {
+    const Tensor lx = lay(x), lw = lay(weight), ly = lay(y);
+    return cudnn_rate(what, lx.view(), lw.view(), ly.view(), c.params(), c.flops());
+  };
+  return std::max(rate_of([](const Tensor& t) { return t.channels_last(); }),
+                  rate_of([](const Tensor& t) { return t.contiguous(); }));
+}
+
+void add_convolution(const std::string& name, const Convolution& c, DType dtype = DType::kF32) {
+  const auto numbers = [=](const Shape& shape) { return normal(shape, dtype).channels_last(); };
   add("conv/" + name + "/forward", [=](benchmark::State& state) {
-    const double limit = any_layout_rate(Direction::kForward, c);
-    const Tensor x = numbers(c.x()), weight = normal(c.weight()), bias = normal({c.out});
-    const Tensor y = numbers(c.y());
+    const Tensor x = numbers(c.x()), y = numbers(c.y());
+    const Tensor weight = normal(c.weight(), dtype), bias = normal({c.out}, dtype);
+    const double limit = limit_of(Direction::kForward, c, x, weight, y);
     const View bias_view = bias.view();
     measure(state, [&] {
       launch<kernels::Conv2d>(device(), x.view(), weight.view(), &bias_view, y.view(), c.params());
     });
-    report_flops(state, c.flops(), limit, kGoal);
+    report_flops(state, c.flops(), limit, goal());
   });
   if (c.in > 3) {  // the first layer's input needs no gradient
     add("conv/" + name + "/input_grad", [=](benchmark::State& state) {
-      const double limit = any_layout_rate(Direction::kInputGrad, c);
-      const Tensor x = numbers(c.x()), weight = normal(c.weight()), y = numbers(c.y());
+      const Tensor x = numbers(c.x()), weight = normal(c.weight(), dtype), y = numbers(c.y());
+      const double limit = limit_of(Direction::kInputGrad, c, x, weight, y);
       measure(state, [&] {
         launch<kernels::Conv2dInputGrad>(device(), y.view(), weight.view(), x.view(), c.params());
       });
-      report_flops(state, c.flops(), limit, kGoal);
+      report_flops(state, c.flops(), limit, goal());
     });
   }
   add("conv/" + name + "/weight_grad", [=](benchmark::State& state) {
-    const double limit = any_layout_rate(Direction::kWeightGrad, c);
-    const Tensor x = numbers(c.x()), weight = normal(c.weight()), y = numbers(c.y());
+    const Tensor x = numbers(c.x()), weight = normal(c.weight(), dtype), y = numbers(c.y());
+    const double limit = limit_of(Direction::kWeightGrad, c, x, weight, y);
     measure(state, [&] {
       launch<kernels::Conv2dWeightGrad>(device(), y.view(), x.view(), weight.view(), c.params());
     });
-    report_flops(state, c.flops(), limit, kGoal);
+    report_flops(state, c.flops(), limit, goal());
   });
 }
 
@@ -188,4 +207,18 @@ const bool registered = [] {
 }();
 
 }  // namespace
+
+void add_device_products() {
+  // A step of GPT-2 124M with 8 samples: the MLP's two products, and the logits.
+  constexpr int64_t kTokens = 8 * 1024, kWidth = 768;
+  add_product("4096", 4096, 4096, 4096);
+  add_product("bf16_4096", 4096, 4096, 4096, DType::kBF16);
+  add_product("bf16_gpt2_up", kTokens, kWidth, 4 * kWidth, DType::kBF16);
+  add_product("bf16_gpt2_down", kTokens, 4 * kWidth, kWidth, DType::kBF16);
+  add_product("bf16_gpt2_logits", kTokens, kWidth, 50257, DType::kBF16);
+  add_convolution("bf16_resnet_64", {64, 64, 64, 56, 3, 1}, DType::kBF16);
+  add_convolution("bf16_resnet_128_step", {64, 64, 128, 56, 3, 2}, DType::kBF16);
+  add_convolution("bf16_pointwise", {64, 256, 128, 28, 1, 1}, DType::kBF16);
+}
+
 }  // namespace lockstep::bench

@@ -107,7 +107,8 @@ void watch(Contender& contender, const std::string& path) {
   std::vector<std::string> command = contender.command;
   command.push_back("--together-alone");
   run_job(contender.ranks, command, {"LOCKSTEP_TIMELINE=" + file});
-  contender.communication = read_timeline(file, contender.options.steps);
+  contender.communication =
+      read_timeline(file, contender.options.steps, contender.options.device_of(0));
   if (path.empty()) std::filesystem::remove(temporary);
 }
 

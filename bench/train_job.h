@@ -28,8 +28,8 @@ struct Contender {
   int ranks = 2;
   std::vector<std::string> command;  // of a rank
   struct Figures {
-    std::vector<double> step_ms;  // the median step of the turn
-    std::vector<double> samples_per_second;
+    std::vector<double> step_ms;             // the median step of the turn
+    std::vector<double> samples_per_second;  // times options.tokens: tokens
   } phases[3] = {};
   std::map<std::string, double> values = {};        // of the last job
   std::optional<Communication> communication = {};  // of ranks together

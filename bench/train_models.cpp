@@ -1,5 +1,7 @@
 #include "train_models.h"
 
+#include <map>
+
 #include "char_gpt/model.h"
 #include "lockstep/core/ops.h"
 #include "lockstep/core/random.h"
@@ -74,38 +76,63 @@ class ResNet18 : public nn::Module {
   std::shared_ptr<nn::Linear> classifier_;
 };
 
-constexpr GptOptions kGpt = {};
+const std::map<std::string, GptOptions> kGpts = {
+    {"gpt", {}},
+    {"gpt2", {50257, 1024, 768, 12, 12, true}},
+    {"tiny", {17, 8, 16, 1, 2, true}},
+};
+
+// Null where it is no GPT.
+const GptOptions* gpt_options(const std::string& task) {
+  const auto found = kGpts.find(task);
+  return found == kGpts.end() ? nullptr : &found->second;
+}
 
 }  // namespace
 
 const std::vector<std::string>& task_names() {
-  static const std::vector<std::string> names = {"cnn", "mlp", "gpt", "resnet"};
+  static const std::vector<std::string> names = {"cnn", "mlp", "gpt", "resnet", "gpt2", "tiny"};
   return names;
 }
 
-int default_batch(const std::string& task) { return task == "gpt" || task == "resnet" ? 8 : 128; }
+std::vector<std::string> default_tasks(bool on_device) {
+  std::vector<std::string> names = {"cnn", "mlp", "gpt", "resnet"};
+  if (on_device) names.push_back("gpt2");
+  return names;
+}
 
-Task make_task(const std::string& task, int batch, int rank) {
+int default_batch(const std::string& task) { return task == "cnn" || task == "mlp" ? 128 : 8; }
+
+int most_tokens(const std::string& task) {
+  const GptOptions* gpt = gpt_options(task);
+  return gpt == nullptr ? 0 : static_cast<int>(gpt->context);
+}
+
+Task make_task(const std::string& task, int batch, int tokens, int rank, lockstep::Device device) {
   Task made;
   lockstep::manual_seed(1);
-  made.net = task == "gpt"      ? make_gpt(kGpt)
+  const GptOptions* gpt = gpt_options(task);
+  made.net = gpt != nullptr     ? make_gpt(*gpt)
              : task == "resnet" ? std::make_shared<ResNet18>()
                                 : make_model(task);
   lockstep::manual_seed(2 + static_cast<uint64_t>(rank));
-  if (task == "gpt") {
-    made.input = lockstep::randint(0, kGpt.vocabulary, {batch, kGpt.context});
-    made.target = lockstep::randint(0, kGpt.vocabulary, {batch * kGpt.context});
-    return made;
+  if (gpt != nullptr) {
+    made.input = lockstep::randint(0, gpt->vocabulary, {batch, tokens});
+    made.target = lockstep::randint(0, gpt->vocabulary, {int64_t{batch} * tokens});
+  } else {
+    made.input = task == "resnet" ? lockstep::randn({batch, 3, 32, 32})
+                                  : lockstep::randn({batch, 1, 28, 28});
+    made.target = lockstep::randint(0, 10, {batch});
   }
-  made.input =
-      task == "resnet" ? lockstep::randn({batch, 3, 32, 32}) : lockstep::randn({batch, 1, 28, 28});
-  made.target = lockstep::randint(0, 10, {batch});
+  made.net->to(device);
+  made.input = made.input.to(device);
+  made.target = made.target.to(device);
   return made;
 }
 
 std::unique_ptr<nn::Optimizer> make_optimizer(const std::string& task,
                                               nn::NamedTensors parameters) {
-  if (task == "gpt") {
+  if (gpt_options(task) != nullptr) {
     return std::make_unique<nn::AdamW>(std::move(parameters), nn::AdamWOptions{.lr = 1e-3});
   }
   return std::make_unique<nn::SGD>(std::move(parameters),

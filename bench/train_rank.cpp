@@ -10,8 +10,12 @@
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/comm/world.h"
+#include "lockstep/core/autocast.h"
 #include "lockstep/core/ops.h"
 #include "lockstep/kernels/kernel_clock.h"
+#include "lockstep/kernels/memory.h"
+#include "lockstep/kernels/stream.h"
 #include "lockstep/nn/data_parallel.h"
 #include "lockstep/nn/loss.h"
 #include "lockstep/nn/sync_batch_norm.h"
@@ -30,7 +34,10 @@ class Trainer {
  public:
   // `group` null: plain and unwrapped.
   Trainer(const RankOptions& options, const Group& group, int rank)
-      : task_(make_task(options.task, options.batch, rank)), net_(task_.net) {
+      : device_(options.device_of(rank)),
+        dtype_(options.dtype),
+        task_(make_task(options.task, options.batch, options.tokens, rank, device_)),
+        net_(task_.net) {
     if (group != nullptr) {
       if (options.sync_batch_norm) nn::convert_sync_batchnorm(net_, group);
       net_ = std::make_shared<nn::DataParallel>(net_, group);
@@ -39,22 +46,24 @@ class Trainer {
     steps(kWarmUpSteps);
   }
 
+  // The device has finished them when it returns.
   void steps(int count) {
     for (int i = 0; i < count; ++i) {
       optimizer_->zero_grad();
-      const lockstep::Tensor logits = net_->forward(task_.input);
-      cross_entropy(reshape(logits, {task_.target.numel(), -1}), task_.target).backward();
+      loss().backward();
       optimizer_->step();
     }
+    current_stream(device_).synchronize();
   }
 
   std::vector<double> timed_steps(int count) {
+    const int at_once = device_.is_cpu() ? 1 : count;
     std::vector<double> seconds;
-    for (int i = 0; i < count; ++i) {
+    for (int i = 0; i < count; i += at_once) {
       const auto start = std::chrono::steady_clock::now();
-      steps(1);
-      seconds.push_back(
-          std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+      steps(at_once);
+      const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+      seconds.insert(seconds.end(), static_cast<size_t>(at_once), took.count() / at_once);
     }
     return seconds;
   }
@@ -62,6 +71,14 @@ class Trainer {
   int64_t parameters() const { return net_->parameter_count(); }
 
  private:
+  lockstep::Tensor loss() const {
+    const lockstep::Autocast autocast(lockstep::DType::kBF16, dtype_ == lockstep::DType::kBF16);
+    const lockstep::Tensor logits = net_->forward(task_.input);
+    return cross_entropy(reshape(logits, {task_.target.numel(), -1}), task_.target);
+  }
+
+  lockstep::Device device_;
+  lockstep::DType dtype_;
   Task task_;
   std::shared_ptr<nn::Module> net_;
   std::unique_ptr<nn::Optimizer> optimizer_;
@@ -89,20 +106,38 @@ int64_t most_memory() {
   return usage.ru_maxrss * 1024;
 }
 
+// What else there is to say of one rank.
+void write_use(Trainer& one, const RankOptions& options) {
+  if (options.on_device()) {
+    const lockstep::MemoryStats stats = lockstep::memory_stats(options.device_of(0));
+    write_value("device_memory", static_cast<double>(stats.peak_in_use));
+    return;  // the host only launches kernels
+  }
+  const lockstep::KernelClock clock;
+  const double seconds = sum(one.timed_steps(options.steps));
+  write_value("in_kernels", std::chrono::duration<double>(clock.in_kernels()).count() / seconds);
+}
+
+// Joins the job, for collectives over the memory of this rank's device.
+Group join(const RankOptions& options) {
+  const int rank = lockstep::comm::world_from_environment().rank;
+  lockstep::comm::Options wanted;
+  wanted.device = options.device_of(rank);
+  return lockstep::comm::init(wanted);
+}
+
 }  // namespace
 
 void run_rank(const RankOptions& options) {
-  const Group group = lockstep::comm::init();
+  const Group group = join(options);
   const Group alone = group->split(group->rank());
   const bool is_first = group->rank() == 0;
   const int64_t memory_before = most_memory();
-  Trainer one(options, alone, 0);
+  Trainer one(options, alone, group->rank());
   if (is_first) {
     write_value("parameters", static_cast<double>(one.parameters()));
     write_value("memory", static_cast<double>(most_memory() - memory_before));
-    const lockstep::KernelClock clock;
-    const double seconds = sum(one.timed_steps(options.steps));
-    write_value("in_kernels", std::chrono::duration<double>(clock.in_kernels()).count() / seconds);
+    write_use(one, options);
   }
   Trainer apart(options, nullptr, group->rank()), together(options, group, group->rank());
   for (int turn = 0; turn < options.turns; ++turn) {
@@ -122,7 +157,7 @@ void run_rank(const RankOptions& options) {
 }
 
 void run_together(const RankOptions& options) {
-  const Group group = lockstep::comm::init();
+  const Group group = join(options);
   Trainer(options, group, group->rank()).steps(options.steps);
 }
 

@@ -1,6 +1,10 @@
 #pragma once
 
 #include <string>
+#include <vector>
+
+#include "lockstep/kernels/device.h"
+#include "lockstep/kernels/dtype.h"
 
 // What one rank of bench_train's jobs does.
 //
@@ -16,15 +20,27 @@ namespace bench {
 struct RankOptions {
   std::string task;  // of train_models.h
   int batch = 128;   // of each rank
+  int tokens = 0;    // of a sample; 0 where it has none
   int steps = 10;    // timed in each phase, after one that is not
   int turns = 3;
   bool sync_batch_norm = true;
+  std::vector<lockstep::Device> devices = {lockstep::kCpu};  // one for all ranks, or for each
+  lockstep::DType dtype = lockstep::DType::kF32;             // kBF16: by Autocast; weights stay f32
+
+  bool on_device() const { return devices[0].is_cuda(); }
+  lockstep::Device device_of(int rank) const {
+    return devices[static_cast<size_t>(rank) % devices.size()];
+  }
 };
 
 // Trains as one rank of the job in Lockstep's environment, and writes lines to standard output. For
 // each phase of each turn: the phase, the seconds of its steps together, and their median. On rank
 // 0 besides, as name and value: `parameters`, their number; `memory`, the bytes that the process
-// grew by until its steps ran; `in_kernels`, the fraction of a step of one rank.
+// grew by until its steps ran. On the CPU, `in_kernels`, the fraction of a step of one rank; on a
+// device, `device_memory`, the most bytes that were in use there until then.
+//
+// The time of steps on a device is that between two waits for it, with none between them, as in
+// training; their median is their mean.
 void run_rank(const RankOptions& options);
 
 // Trains together alone, for a timeline: `steps` steps after those in which buckets get their

@@ -14,6 +14,7 @@ namespace bench {
 namespace {
 
 namespace kind = lockstep::timeline::kind;
+using lockstep::str_cat;
 
 struct Span {
   int track = 0;
@@ -41,26 +42,30 @@ std::vector<Span> spans_of(const nlohmann::json& events, std::string_view kind) 
 
 }  // namespace
 
-Communication read_timeline(const std::string& path, int steps) {
+Communication read_timeline(const std::string& path, int steps, lockstep::Device device) {
   std::ifstream file(path);
   const std::string text(std::istreambuf_iterator<char>(file), {});
   const nlohmann::json events = nlohmann::json::parse(text + "{}]", nullptr, false);
+  const auto shown = [&](std::string_view kind) {
+    const bool here = device.is_cpu();
+    return spans_of(events, here ? std::string(kind) : str_cat(kind, ",", device.name()));
+  };
   const auto last = static_cast<std::ptrdiff_t>(steps);
-  const auto forwards = spans_of(events, kind::kForward);
-  const auto updates = spans_of(events, kind::kOptimizer);
+  const auto forwards = shown(kind::kForward);
+  const auto updates = shown(kind::kOptimizer);
   if (events.is_discarded() || std::ssize(forwards) < last || updates.empty()) {
     throw lockstep::Error(lockstep::ErrorCode::kInternal, "bench_train",
-                          lockstep::str_cat("want a timeline of ", steps, " steps in '", path,
-                                            "', it has ", forwards.size()));
+                          str_cat("want a timeline of ", steps, " steps on ", device.name(),
+                                  " in '", path, "', it has ", forwards.size()));
   }
   const Span window = {forwards.front().track, (forwards.end() - last)->start, updates.back().end};
-  const auto waits = spans_of(events, kind::kWait);
+  const auto waits = shown(kind::kWait);
   Communication sum;
   sum.step = window.length();
   for (const Span& wait : waits) {
     if (wait.track == window.track) sum.exposed += wait.overlap(window);
   }
-  for (const Span& collective : spans_of(events, kind::kCollective)) {
+  for (const Span& collective : shown(kind::kCollective)) {
     if (collective.track == window.track) continue;
     sum.hidden += collective.overlap(window);
     for (const Span& wait : waits) {
@@ -71,11 +76,12 @@ Communication read_timeline(const std::string& path, int steps) {
   }
   // The agreement waits for the buckets before it too; its own collective is the last inside.
   const auto collectives = spans_of(events, kind::kCollective);
-  for (const Span& agreement : spans_of(events, kind::kAgree)) {
-    if (agreement.start < window.start) continue;
+  const auto agreements = spans_of(events, kind::kAgree);
+  for (auto it = agreements.end() - std::min(last, std::ssize(agreements)); it != agreements.end();
+       ++it) {
     Span own;
     for (const Span& collective : collectives) {
-      if (collective.overlap(agreement) > 0 && collective.end > own.end) own = collective;
+      if (collective.overlap(*it) > 0 && collective.end > own.end) own = collective;
     }
     sum.agreement += own.length();
   }

@@ -39,9 +39,14 @@ int device_count(DeviceType type) {
 void require_device(Device device, std::string_view op) {
   const int count = device_count(device.type);
   if (device.index < count) return;
+#ifdef LOCKSTEP_WITH_CUDA
+  constexpr const char* kWhere = "; see nvidia-smi, and whether CUDA_VISIBLE_DEVICES hides one";
+#else
+  constexpr const char* kWhere = ", as it was built without CUDA";
+#endif
   throw Error(ErrorCode::kDevice, op,
               absl::StrCat("want device ", device.name(), ", but this build of Lockstep sees ",
-                           count, " CUDA devices; use device cpu"));
+                           count, " CUDA devices", kWhere, "; or use device cpu"));
 }
 
 namespace {

@@ -1,7 +1,12 @@
 """Training steps of PyTorch's DistributedDataParallel: the peer of bench_train.
 
 Runs as one rank of a job in torchrun's environment (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT),
-with gloo and one thread. Goes through the phases of bench/train_rank.h, and writes what that does.
+with one thread, and with gloo, or NCCL where each rank has a CUDA device of its own: NCCL refuses
+two ranks on one. Goes through the phases of bench/train_rank.h, and writes what that does.
+
+On a device it is what PyTorch's own guide to speed advises without a compiler: autocast, fused
+AdamW, cuDNN's algorithms chosen by measuring, images channels-last in bf16. f32 is multiplied in
+TF32 where LOCKSTEP_TF32=1, as by Lockstep.
 """
 
 import argparse
@@ -69,14 +74,18 @@ class Block(nn.Module):
 
 
 class Gpt(nn.Module):
-    def __init__(self, vocabulary=128, context=128, width=256, layers=4, heads=8):
+    def __init__(self, vocabulary=128, context=128, width=256, layers=4, heads=8, tied=False):
         super().__init__()
         self.tokens, self.positions = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
         self.blocks = nn.Sequential(*[Block(width, heads) for _ in range(layers)])
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary)
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=not tied)
+        if tied:
+            nn.init.normal_(self.tokens.weight, std=0.02)
+            self.head.weight = self.tokens.weight
 
     def forward(self, tokens):
-        x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1]))
+        places = torch.arange(tokens.shape[1], device=tokens.device)
+        x = self.tokens(tokens) + self.positions(places)
         return self.head(self.norm(self.blocks(x)))
 
 
@@ -107,12 +116,34 @@ def make_resnet():
     return nn.Sequential(*parts, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
 
 
-MODELS = {"cnn": make_cnn, "mlp": make_mlp, "gpt": Gpt, "resnet": make_resnet}
+def make_gpt2():
+    return Gpt(50257, 1024, 768, 12, 12, tied=True)
 
 
-def make_batch(model, batch):
-    if model == "gpt":
-        return torch.randint(0, 128, (batch, 128)), torch.randint(0, 128, (batch * 128,))
+def make_tiny():
+    return Gpt(17, 8, 16, 1, 2, tied=True)
+
+
+MODELS = {
+    "cnn": make_cnn,
+    "mlp": make_mlp,
+    "gpt": Gpt,
+    "resnet": make_resnet,
+    "gpt2": make_gpt2,
+    "tiny": make_tiny,
+}
+# Different tokens, and the most of a sample.
+TOKENS = {"gpt": (128, 128), "gpt2": (50257, 1024), "tiny": (17, 8)}
+
+
+def make_batch(model, batch, tokens):
+    if model in TOKENS:
+        vocabulary, most = TOKENS[model]
+        tokens = tokens or most
+        return (
+            torch.randint(0, vocabulary, (batch, tokens)),
+            torch.randint(0, vocabulary, (batch * tokens,)),
+        )
     shape = (3, 32, 32) if model == "resnet" else (1, 28, 28)
     return torch.randn(batch, *shape), torch.randint(0, 10, (batch,))
 
@@ -120,28 +151,45 @@ def make_batch(model, batch):
 class Trainer:
     """A model that is trained on one batch, over and over."""
 
-    def __init__(self, options, rank, wrapped):
+    def __init__(self, options, rank, device, wrapped):
+        self.device, self.low = device, options.dtype == "bf16"
         torch.manual_seed(1)
-        self.model = MODELS[options.model]()
+        self.model = MODELS[options.model]().to(device)
+        torch.manual_seed(2 + rank)
+        inputs, labels = make_batch(options.model, options.batch, options.tokens)
+        self.inputs, self.labels = inputs.to(device), labels.to(device)
+        on_device = device.type == "cuda"
+        if on_device and self.low and inputs.dim() == 4:
+            self.model = self.model.to(memory_format=torch.channels_last)
+            self.inputs = self.inputs.to(memory_format=torch.channels_last)
         if wrapped:
             self.model = DistributedDataParallel(self.model)
-        if options.model == "gpt":
-            self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
+        if options.model in TOKENS:
+            # Fused on the CPU as well it would be another optimiser than what people have there.
+            fused = {"fused": True} if on_device else {}
+            self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3, **fused)
         else:
             self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9)
-        torch.manual_seed(2 + rank)
-        self.inputs, self.labels = make_batch(options.model, options.batch)
         self.steps(WARM_UP_STEPS)
 
     def steps(self, count):
-        seconds = []
         for _ in range(count):
-            start = time.perf_counter()
             self.optimizer.zero_grad()
-            logits = self.model(self.inputs).reshape(self.labels.numel(), -1)
-            F.cross_entropy(logits, self.labels).backward()
+            with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.low):
+                logits = self.model(self.inputs).reshape(self.labels.numel(), -1)
+                loss = F.cross_entropy(logits, self.labels)
+            loss.backward()
             self.optimizer.step()
-            seconds.append(time.perf_counter() - start)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def timed_steps(self, count):
+        at_once = count if self.device.type == "cuda" else 1
+        seconds = []
+        for _ in range(0, count, at_once):
+            start = time.perf_counter()
+            self.steps(at_once)
+            seconds += [(time.perf_counter() - start) / at_once] * at_once
         return seconds
 
 
@@ -159,29 +207,42 @@ def main():
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--tokens", type=int, help="of a sample of a gpt")
+    parser.add_argument("--device", default="cpu", help="one for all ranks, or one for each: LIST")
+    parser.add_argument("--dtype", choices=["f32", "bf16"], default="f32")
     options = parser.parse_args()
 
-    rank = int(os.environ["RANK"])
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    devices = [torch.device(name) for name in options.device.split(",")]
+    device = devices[rank % len(devices)]
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    own_devices = len(set(devices)) == ranks
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        tf32 = os.environ.get("LOCKSTEP_TF32") == "1"
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+        torch.backends.cudnn.benchmark = True
+    dist.init_process_group("nccl" if device.type == "cuda" and own_devices else "gloo")
     before = most_memory()
-    alone = Trainer(options, rank, wrapped=False)
+    alone = Trainer(options, rank, device, wrapped=False)
     if rank == 0:
         print("parameters", sum(p.numel() for p in alone.model.parameters()))
         print("memory", most_memory() - before)
-    together = Trainer(options, rank, wrapped=True)
+        if device.type == "cuda":
+            print("device_memory", torch.cuda.max_memory_allocated(device))
+    together = Trainer(options, rank, device, wrapped=True)
     for _ in range(options.turns):
         dist.barrier()
         if rank == 0:
             alone.steps(1)
-            report("one", alone.steps(options.steps))
+            report("one", alone.timed_steps(options.steps))
         dist.barrier()
         alone.steps(1)
         dist.barrier()
-        report("apart", alone.steps(options.steps))
+        report("apart", alone.timed_steps(options.steps))
         dist.barrier()
         together.steps(1)
-        report("together", together.steps(options.steps))
+        report("together", together.timed_steps(options.steps))
     dist.destroy_process_group()
 
 

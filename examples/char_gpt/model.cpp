@@ -1,5 +1,6 @@
 #include "model.h"
 
+#include "lockstep/core/autograd.h"
 #include "lockstep/core/ops.h"
 #include "lockstep/kernels/text.h"
 #include "lockstep/nn/layer_norm.h"
@@ -54,6 +55,11 @@ class Gpt : public nn::Module {
     for (int64_t i = 0; i < options.layers; ++i) blocks_->add<Block>(options.width, options.heads);
     norm_ =
         register_module("norm", std::make_shared<nn::LayerNorm>(lockstep::Shape{options.width}));
+    if (options.tied) {
+      const lockstep::NoGrad no_grad;
+      tokens_->weight.mul_(0.02);  // from N(0, 1) to what logits begin well with
+      return;
+    }
     head_ =
         register_module("head", std::make_shared<nn::Linear>(options.width, options.vocabulary));
   }
@@ -63,9 +69,10 @@ class Gpt : public nn::Module {
       return lockstep::str_cat("want tokens (N, T) with T of at most ", context_, ", got shape ",
                                lockstep::to_string(tokens.shape()));
     });
-    const Tensor places = Tensor::arange(tokens.size(1));
+    const Tensor places = Tensor::arange(tokens.size(1), tokens.options());
     const Tensor x = tokens_->forward(tokens) + positions_->forward(places);
-    return head_->forward(norm_->forward(blocks_->forward(x)));
+    const Tensor y = norm_->forward(blocks_->forward(x));
+    return head_ ? head_->forward(y) : linear(y, tokens_->weight);
   }
   std::string type_name() const override { return "Gpt"; }
 
@@ -74,7 +81,7 @@ class Gpt : public nn::Module {
   std::shared_ptr<nn::Embedding> tokens_, positions_;
   std::shared_ptr<nn::Sequential> blocks_;
   std::shared_ptr<nn::LayerNorm> norm_;
-  std::shared_ptr<nn::Linear> head_;
+  std::shared_ptr<nn::Linear> head_;  // null where it is tied
 };
 
 }  // namespace

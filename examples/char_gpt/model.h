@@ -10,6 +10,7 @@ struct GptOptions {
   int64_t width = 256;
   int64_t layers = 4;
   int64_t heads = 8;  // divides width
+  bool tied = false;  // the head is the token embedding's weight, without a bias, as in GPT-2
 };
 
 // A decoder-only transformer (Radford et al., 2019): token and position embeddings, blocks of

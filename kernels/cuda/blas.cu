@@ -2,7 +2,6 @@
 // which is b's transpose times a's.
 #include "lockstep/kernels/cuda/blas.h"
 
-#include <cublasLt.h>
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include <optional>
 #include <string>
 
+#include "lockstep/kernels/cuda/blas_lt.cuh"
 #include "lockstep/kernels/cuda/library.cuh"
 #include "lockstep/kernels/memory.h"
 
@@ -21,68 +21,28 @@ constexpr uint64_t kWorkspaceBytes = uint64_t{32} << 20;
 // A batch is a dimension of the grid.
 constexpr int64_t kMostBatches = 65535;
 
-// What is called of the library: with three that its header's own inline functions call.
-#define LOCKSTEP_BLAS_FUNCTIONS(X)         \
-  X(cublasLtCreate)                        \
-  X(cublasLtGetStatusName)                 \
-  X(cublasLtGetStatusString)               \
-  X(cublasLtMatmul)                        \
-  X(cublasLtMatmulAlgoGetHeuristic)        \
-  X(cublasLtMatmulDescInit_internal)       \
-  X(cublasLtMatmulDescSetAttribute)        \
-  X(cublasLtMatmulPreferenceInit_internal) \
-  X(cublasLtMatmulPreferenceSetAttribute)  \
-  X(cublasLtMatrixLayoutInit_internal)     \
-  X(cublasLtMatrixLayoutSetAttribute)
-
-// The library is loaded at the first product, not at the start of the program: it takes half a
-// second and 200 MB, which a program that only has a CUDA half, and each rank, would pay.
-struct Functions {
-  Functions() {
-    // First where the system looks, then where it was when Lockstep was built.
-    const std::string name = str_cat("libcublasLt.so.", CUBLAS_VER_MAJOR);
-    void* library = dlopen(name.c_str(), RTLD_LAZY | RTLD_LOCAL);
-    if (library == nullptr) library = dlopen(LOCKSTEP_CUBLASLT, RTLD_LAZY | RTLD_LOCAL);
-    if (library == nullptr) {
-      const char* why = dlerror();
-      throw Error(ErrorCode::kDevice, "matmul",
-                  str_cat("cannot load ", name, ", by which CUDA devices multiply: ", why));
+// First where the system looks, then where it was when Lockstep was built.
+BlasFunctions load() {
+  const std::string name = str_cat("libcublasLt.so.", CUBLAS_VER_MAJOR);
+  void* library = dlopen(name.c_str(), RTLD_LAZY | RTLD_LOCAL);
+  if (library == nullptr) library = dlopen(LOCKSTEP_CUBLASLT, RTLD_LAZY | RTLD_LOCAL);
+  if (library == nullptr) {
+    const char* why = dlerror();
+    throw Error(ErrorCode::kDevice, "matmul",
+                str_cat("cannot load ", name, ", by which CUDA devices multiply: ", why));
+  }
+  const auto find = [&]<class F>(F& function, const char* symbol) {
+    function = reinterpret_cast<F>(dlsym(library, symbol));
+    if (function == nullptr) {
+      throw Error(ErrorCode::kDevice, "matmul", str_cat("cuBLASLt lacks ", symbol));
     }
-#define LOCKSTEP_FIND(f) f = find<decltype(f)>(library, #f);
-    LOCKSTEP_BLAS_FUNCTIONS(LOCKSTEP_FIND)
+  };
+  BlasFunctions functions;
+#define LOCKSTEP_FIND(f) find(functions.f, #f);
+  LOCKSTEP_BLAS_FUNCTIONS(LOCKSTEP_FIND)
 #undef LOCKSTEP_FIND
-  }
-
-#define LOCKSTEP_DECLARE(f) decltype(&::f) f = nullptr;
-  LOCKSTEP_BLAS_FUNCTIONS(LOCKSTEP_DECLARE)
-#undef LOCKSTEP_DECLARE
-
- private:
-  template <class F>
-  static F find(void* library, const char* name) {
-    void* address = dlsym(library, name);
-    if (address == nullptr) {
-      throw Error(ErrorCode::kDevice, "matmul", str_cat("cuBLASLt lacks ", name));
-    }
-    return reinterpret_cast<F>(address);
-  }
-};
-
-const Functions& blas() {
-  static const auto* functions = new Functions;
-  return *functions;
+  return functions;
 }
-
-void require(cublasStatus_t status, std::string_view call,
-             std::source_location where = std::source_location::current()) {
-  if (status == CUBLAS_STATUS_SUCCESS) return;
-  throw Error(status == CUBLAS_STATUS_ALLOC_FAILED ? ErrorCode::kOutOfMemory : ErrorCode::kDevice,
-              "matmul",
-              str_cat(blas().cublasLtGetStatusName(status), " (",
-                      blas().cublasLtGetStatusString(status), ") from ", call),
-              where);
-}
-#define LOCKSTEP_BLAS_CHECK(call) require(blas().call, #call)
 
 // All by which an algorithm is chosen.
 using Key = std::array<int64_t, 18>;
@@ -103,38 +63,6 @@ struct Library {
   std::map<Key, std::optional<Algorithm>> algorithms;  // nothing where there is none
 };
 
-cudaDataType_t type_of(DType dtype) {
-  switch (dtype) {
-    case DType::kF64:
-      return CUDA_R_64F;
-    case DType::kF16:
-      return CUDA_R_16F;
-    case DType::kBF16:
-      return CUDA_R_16BF;
-    default:
-      return CUDA_R_32F;
-  }
-}
-
-cublasComputeType_t compute_type(DType dtype) {
-  if (dtype == DType::kF64) return CUBLAS_COMPUTE_64F;
-  return dtype == DType::kF32 && allows_tf32() ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
-}
-
-template <class T>
-void set(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t name, const T& value) {
-  LOCKSTEP_BLAS_CHECK(cublasLtMatmulDescSetAttribute(desc, name, &value, sizeof value));
-}
-template <class T>
-void set(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t name, const T& value) {
-  LOCKSTEP_BLAS_CHECK(cublasLtMatrixLayoutSetAttribute(layout, name, &value, sizeof value));
-}
-template <class T>
-void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t name,
-         const T& value) {
-  LOCKSTEP_BLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(preference, name, &value, sizeof value));
-}
-
 bool by_rows(const Matrix& x) { return x.column == 1; }
 
 // One product in the library's words.
@@ -144,7 +72,7 @@ struct Problem {
 
   explicit Problem(const Product& p) {
     LOCKSTEP_BLAS_CHECK(
-        cublasLtMatmulDescInit_internal(&product, sizeof product, compute_type(p.dtype),
+        cublasLtMatmulDescInit_internal(&product, sizeof product, blas_compute_type(p.dtype),
                                         p.dtype == DType::kF64 ? CUDA_R_64F : CUDA_R_32F));
     // The left factor is b, seen as its transpose, and the right one a.
     set(&product, CUBLASLT_MATMUL_DESC_TRANSA, by_rows(p.b) ? CUBLAS_OP_N : CUBLAS_OP_T);
@@ -163,7 +91,7 @@ struct Problem {
                   int64_t columns) {
     if (by_rows(x)) std::swap(rows, columns);
     LOCKSTEP_BLAS_CHECK(cublasLtMatrixLayoutInit_internal(
-        layout, sizeof *layout, type_of(p.dtype), static_cast<uint64_t>(rows),
+        layout, sizeof *layout, blas_type(p.dtype), static_cast<uint64_t>(rows),
         static_cast<uint64_t>(columns), by_rows(x) ? x.row : x.column));
     set(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, static_cast<int32_t>(p.batches));
     set(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, x.batch);
@@ -242,6 +170,11 @@ bool multiply_part(Library& library, const Product& p) {
 }
 
 }  // namespace
+
+const BlasFunctions& blas() {
+  static const auto* functions = new BlasFunctions(load());
+  return *functions;
+}
 
 bool multiply(const Product& product) {
   auto& library = of_current_device<Library>();

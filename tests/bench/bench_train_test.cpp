@@ -63,6 +63,21 @@ TEST(BenchTrain, TrainsModelsOfKnownSizes) {
   }
 }
 
+TEST(BenchTrain, TrainsInBf16OnTokensOfWhichThereAreSoMany) {
+  const std::string json = json_path("bench-train-bf16");
+  const Ended ended =
+      run("--models tiny --dtype bf16 --tokens 5 --repetitions 1 --turns 1 --steps 1 --batch 2 "
+          "--no-costs --json " +
+          json);
+  ASSERT_EQ(ended.status, 0) << ended.text;
+  EXPECT_THAT(ended.text, HasSubstr("bf16"));
+  const nlohmann::json written = take_json(json);
+  const nlohmann::json& one = written["results"][0];
+  EXPECT_DOUBLE_EQ(one["tokens_per_second"]["median"].get<double>(),
+                   5 * one["samples_per_second"]["median"].get<double>());
+  EXPECT_EQ(written["models"][0]["parameters"], 3712);
+}
+
 TEST(BenchTrain, MeasuresWhatDataParallelCosts) {
   const std::string json = json_path("bench-train-costs");
   const Ended ended =
@@ -100,11 +115,20 @@ TEST(BenchTrain, KeepsATimelineOfAllRanks) {
 }
 
 TEST(BenchTrain, RefusesWhatHasNoMeaning) {
-  for (const char* arguments :
-       {"--nope", "--models rnn", "--ranks 1", "--steps 0", "--batch 1x", "--json"}) {
+  for (const char* arguments : {"--nope", "--models rnn", "--ranks 1", "--steps 0", "--batch 1x",
+                                "--json", "--device gpu", "--device cuda:x", "--device cpu,cpu",
+                                "--device cpu,cuda:0", "--device cuda:0,cuda:1,cuda:2",
+                                "--dtype f16", "--tokens 0", "--models gpt2 --tokens 1025"}) {
     const Ended ended = run(arguments);
     EXPECT_EQ(ended.status, 2) << arguments << ": " << ended.text;
   }
+}
+
+TEST(BenchTrain, SaysThatThereIsNoSuchDevice) {
+  const Ended ended = run("--device cuda:999 --models tiny --peers");
+  EXPECT_EQ(ended.status, 1);
+  EXPECT_THAT(ended.text, HasSubstr("want device cuda:999"));
+  EXPECT_THAT(ended.text, HasSubstr("use device cpu"));
 }
 
 TEST(BenchTrain, SaysThatAFileCannotBeWritten) {

@@ -11,7 +11,13 @@ import pathlib
 import re
 import sys
 
-LIBRARIES = ["comm/nccl_group.cpp", "kernels/cuda/blas.cu", "kernels/cuda/dnn.cu"]
+LIBRARIES = [
+    "comm/nccl_group.cpp",
+    "kernels/cuda/blas.cu",
+    "kernels/cuda/blas_lt.cuh",
+    "kernels/cuda/dnn.cu",
+    "kernels/cuda/dnn_graph.cuh",
+]
 EMULATED = "SIMT_STATIC_SHARED"
 CUDA_ONLY = "__CUDACC__"
 MOST = 0.10

@@ -10,7 +10,8 @@ out=$build/bundle
 most=$((64 << 20))
 
 rm -rf "$out"
-mkdir -p "$out/bin" "$out/lib"
+mkdir -p "$out/bin/peers" "$out/lib"
+cp "$(dirname "$0")/../../bench/peers/torch_ddp_train.py" "$out/bin/peers/"
 for program in gpu_test gpu_timeline_test bench_kernels bench_train; do
   strip -o "$out/bin/$program" "$build/bin/$program"
   ldd "$build/bin/$program" | awk '$2 == "=>" && $3 ~ /^\// { print $3 }'
@@ -23,12 +24,15 @@ done
 cat >"$out/run.sh" <<'END'
 #!/bin/sh
 # Tests, then measures, on the first CUDA device; CUDA's and cuDNN's libraries are in LD_LIBRARY_PATH
-# or where the system looks for them.
+# or where the system looks for them. Arguments are bench_kernels', bench_train's in BENCH_TRAIN_ARGS.
+# PyTorch is measured beside it where python3 has one for the device.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 "$here/bin/gpu_test" --gtest_brief=1
 "$here/bin/gpu_timeline_test" --gtest_brief=1
 "$here/bin/bench_kernels" --device cuda:0 "$@"
+# shellcheck disable=SC2086 -- a list of options
+"$here/bin/bench_train" --device cuda:0 --dtype bf16 --models gpt2 --peers ${BENCH_TRAIN_ARGS-}
 END
 chmod +x "$out/run.sh"
 size=$(du -sb "$out" | cut -f1)
