@@ -67,12 +67,15 @@ double measure_read() {
   const auto* words = static_cast<const uint64_t*>(memory.get());
   const double seconds = best_seconds([&] {
     parallel_for(kBytes / 8, 1 << 17, [&](int64_t begin, int64_t end) {
+      constexpr int64_t kParts = 32;  // one sum alone waits for its additions
       uint64_t total = 0;
       simd_dispatch([&]() LOCKSTEP_INLINE_LAMBDA {
-        uint64_t sum = 0;
-#pragma omp simd reduction(+ : sum)
-        for (int64_t i = begin; i < end; ++i) sum += words[i];
-        total = sum;
+        uint64_t part[kParts] = {};
+        for (int64_t i = begin; i + kParts <= end; i += kParts) {
+#pragma omp simd
+          for (int64_t k = 0; k < kParts; ++k) part[k] += words[i + k];
+        }
+        for (const uint64_t sum : part) total += sum;
       });
       benchmark::DoNotOptimize(total);
     });
