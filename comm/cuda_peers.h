@@ -97,10 +97,10 @@ class CudaPeers {
   };
   // By which threads of a process do the same.
   struct Marks {
-    // Of the last n + 1 tells, in turn: an event is recorded anew only when no host has yet to put a
-    // wait for it on its stream. In a ring a rank gets n - 1 steps ahead of the next and no further,
-    // for then it waits, the long way round, for that one itself; at the end of a ring it may tell
-    // besides that the next collective may begin.
+    // Of the last n + 1 tells, in turn: an event is recorded anew only when no host has yet to put
+    // a wait for it on its stream. In a ring a rank gets n - 1 steps ahead of the next and no
+    // further, for then it waits, the long way round, for that one itself; at the end of a ring it
+    // may tell besides that the next collective may begin.
     std::vector<Event> of;
     std::atomic<uint64_t> begun{0};
 

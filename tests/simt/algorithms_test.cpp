@@ -73,13 +73,12 @@ TEST_P(CudaAlgorithm, HasTheBitsOfAllOtherTransports) {
       on_threads(devices_of(ranks, devices), GetParam(), [&](Communicator& comm) {
         SCOPED_TRACE(::testing::Message() << ranks << " ranks on " << devices << " devices");
         EXPECT_EQ(comm.transport(), "cuda");
+        check_all_reduce(comm, DType::kF32, ReduceOp::kAvg, 1, false);
         for (const DType dtype : kAllDTypes) {
           for (const ReduceOp op : ops_of(dtype)) {
             if (comm.rank() == 0) simt::seed(seed++);
-            // One element; fewer than there are blocks; odd, with a short block at the end.
-            for (const int64_t count : {1, 67, 1021}) {
-              check_all_reduce(comm, dtype, op, count, false);
-            }
+            check_all_reduce(comm, dtype, op, 1021, false);  // a short block at the end
+            if (op == ReduceOp::kMax) check_all_reduce(comm, dtype, op, 67, false);  // some empty
           }
         }
       });
