@@ -103,8 +103,9 @@ struct Options {
 // count, the dtype and the op alone (docs/collectives.md); but for sums, averages and products of
 // floats by NCCL, whose order is its own.
 //
-// LOCKSTEP_ALGO and Options::algorithm are about what is folded, gathered by all and broadcast;
-// what goes from single ranks to single ranks has one way.
+// LOCKSTEP_ALGO and Options::algorithm are about what is folded, gathered by all and broadcast, and
+// straight between devices about all_reduce alone; what goes from single ranks to single ranks has
+// one way.
 //
 // Errors come from Work::wait(): kMismatch where ranks disagree about a collective (it says which
 // rank asked for what), kPeerLost where a rank died or left, kTimeout naming the ranks that did

@@ -105,7 +105,9 @@ CudaPeers::Card CudaPeers::own_card() {
   Card card = {};
   own().is_here = true;
   own().marks = std::make_shared<Marks>();
-  for (Event& event : own().marks->of) event = {device_, cuda::make_event(device_, false)};
+  for (int i = 0; i <= size(); ++i) {
+    own().marks->of.emplace_back(device_, cuda::make_event(device_, false));
+  }
   card.process = process_identity();
   card.marks = AllMarks::of_process().add(own().marks);
   card.device = device_.index;
@@ -202,33 +204,60 @@ std::byte* CudaPeers::reach(int rank, const DevicePlace& place) {
   return static_cast<std::byte*>(memory.get()) + place.offset;
 }
 
-void CudaPeers::tell(const Stream& stream) {
+// In this process; other processes must be shown.
+void CudaPeers::mark(const Stream& stream) {
   ++told_;
-  cuda::record(own().marks->of[told_ % 2], stream);
-  if (!has_boards_) return;
-  for (int rank = 0; rank < size(); ++rank) {
-    const Peer& peer = peers_[static_cast<size_t>(rank)];
-    if (rank != rank_ && peer.is_here) continue;
-    cuda::set_word(peer.board.came_on_device(rank_), told_, stream);
+  cuda::record(own().marks->at(told_), stream);
+}
+
+void CudaPeers::show(const Stream& stream, int rank) {
+  const Peer& peer = peers_[static_cast<size_t>(rank)];
+  if (!has_boards_ || (rank != rank_ && peer.is_here)) return;
+  cuda::set_word(peer.board.came_on_device(rank_), told_, stream);
+}
+
+void CudaPeers::wait_for(const Stream& stream, int rank) {
+  const Peer& peer = peers_[static_cast<size_t>(rank)];
+  if (peer.is_here) {
+    stream.wait(peer.marks->at(told_));
+  } else {
+    cuda::wait_for_word(own().board.came_on_device(rank), told_, stream);
   }
+}
+
+void CudaPeers::tell(const Stream& stream) {
+  mark(stream);
+  for (int rank = 0; rank < size(); ++rank) show(stream, rank);
 }
 
 void CudaPeers::wait(const Stream& stream) {
   for (int rank = 0; rank < size(); ++rank) {
-    const Peer& peer = peers_[static_cast<size_t>(rank)];
-    if (rank == rank_) continue;
-    if (peer.is_here) {
-      stream.wait(peer.marks->of[told_ % 2]);
-    } else {
-      cuda::wait_for_word(own().board.came_on_device(rank), told_, stream);
-    }
+    if (rank != rank_) wait_for(stream, rank);
   }
 }
 
-void CudaPeers::begin() {
+void CudaPeers::tell_next(const Stream& stream) {
+  mark(stream);
+  show(stream, (rank_ + 1) % size());
+  show(stream, rank_);
+  group_.post_queued(told_);
+}
+
+void CudaPeers::wait_for_before(const Stream& stream) {
+  const int before = (rank_ + size() - 1) % size();
+  group_.await_queued(before, told_);
+  wait_for(stream, before);
+}
+
+void CudaPeers::pass(const Stream& stream) {
+  mark(stream);
+  show(stream, rank_);
+}
+
+void CudaPeers::begin(uint64_t tells) {
   // Who leaves says so before it looks at these, and here it is the other way round.
-  own().marks->begun.store(told_ + 1);
-  if (has_boards_) own().board.begun().store(told_ + 1);
+  own().marks->begun.store(told_ + tells);
+  if (has_boards_) own().board.begun().store(told_ + tells);
   group_.start_touching();
 }
 
@@ -264,7 +293,7 @@ bool CudaPeers::has_passed(int rank) {
   }
   const uint64_t begun = peer.marks == nullptr ? 0 : peer.marks->begun.load();
   try {
-    return begun == 0 || peer.marks->of[begun % 2].done();
+    return begun == 0 || peer.marks->at(begun).done();
   } catch (...) {
     return true;  // the device has failed, and nothing is on its way any more
   }

@@ -44,15 +44,23 @@ class CudaPeers {
   // REQUIRES: between begin() and what ends it.
   std::byte* reach(int rank, const DevicePlace& place);
 
-  // How streams wait for each other: all ranks tell, in turn where their buffers may be read and
-  // written and where they have finished with the others'; meet; and wait for what all others told
-  // last. A stream so waits only for what was put on another before the ranks met.
+  // How streams wait for each other: all ranks tell, where their buffers may be read and written
+  // or where they have finished with the others'; meet; and wait for what all others told last. A
+  // stream so waits only for what was put on another before the ranks met.
   void tell(const Stream& stream);
   void wait(const Stream& stream);
+  // The same between neighbours, as often as they like and with no meeting: a rank tells the next
+  // alone, and waits for what the rank before told last. What that has put on its stream it tells
+  // the host as well, which waits for it, at most as long as for a meeting. All ranks tell equally
+  // often, by these or by tell().
+  void tell_next(const Stream& stream);
+  void wait_for_before(const Stream& stream);
+  // Tells nobody but who leaves that this rank's stream has come past what began with begin().
+  void pass(const Stream& stream);
 
-  // From here until its stream has come to the next tell() this rank uses others' memory: who
-  // leaves waits for that. Throws where one has left already.
-  void begin();
+  // From here until its stream has come to the `tells`-th tell of whatever kind this rank uses
+  // others' memory: who leaves waits for that. Throws where one has left already.
+  void begin(uint64_t tells = 1);
 
   // From any thread: lets this rank's streams go on that wait for other processes, of which one may
   // have died. What is computed from then on is undefined. A stream of a rank that lives may take
@@ -89,8 +97,14 @@ class CudaPeers {
   };
   // By which threads of a process do the same.
   struct Marks {
-    std::array<Event, 2> of;  // the last even tell(), and the last odd one
+    // Of the last n + 1 tells, in turn: an event is recorded anew only when no host has yet to put
+    // a wait for it on its stream. In a ring a rank gets n - 1 steps ahead of the next and no
+    // further, for then it waits, the long way round, for that one itself; at the end of a ring it
+    // may tell besides that the next collective may begin.
+    std::vector<Event> of;
     std::atomic<uint64_t> begun{0};
+
+    Event& at(uint64_t tell) { return of[tell % of.size()]; }
   };
   struct Peer {
     bool is_here = false;          // in this process
@@ -107,6 +121,9 @@ class CudaPeers {
   void know(int rank, const Card& card);
   void know_all(const std::vector<Card>& cards);
   void agree();
+  void mark(const Stream& stream);
+  void show(const Stream& stream, int rank);
+  void wait_for(const Stream& stream, int rank);
   bool has_passed(int rank);
 
   SharedGroup& group_;
@@ -117,7 +134,7 @@ class CudaPeers {
   std::vector<Peer> peers_;
   std::shared_ptr<void> probe_;  // that the others map to see whether they can
   std::map<std::pair<int, uint64_t>, std::shared_ptr<void>> mapped_;  // by rank and number
-  uint64_t told_ = 0;                                                 // tell()s so far
+  uint64_t told_ = 0;  // tells so far, of whatever kind
   bool apart_ = false;
   bool has_boards_ = false;  // of all ranks, which are apart: they are connected
   std::string why_not_;

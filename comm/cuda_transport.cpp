@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/comm/cuda_direct.h"
 #include "lockstep/comm/cuda_peers.h"
 #include "lockstep/comm/cuda_watch.h"
 #include "lockstep/comm/text.h"
@@ -18,27 +19,8 @@
 namespace lockstep::comm {
 namespace {
 
-// Of buffers that other processes cannot reach, pieces of this size go through memory that they
-// can. A piece takes two meetings, which cost about as much as copying a MiB.
-constexpr int64_t kPieceBytes = int64_t{8} << 20;
 // How often a host that waits for its device looks.
 constexpr std::chrono::microseconds kLook{100};
-
-// What a rank tells the others of a collective.
-struct Places {
-  DevicePlace send;
-  DevicePlace recv;
-};
-
-// Elements [first, last) of a collective's `count`, and where every rank has them. Pointers are to
-// element `first`, and null where nobody needs them.
-struct Piece {
-  int64_t first = 0;
-  int64_t last = 0;
-  std::vector<const std::byte*> sends;
-  std::vector<std::byte*> recvs;
-  int64_t send_stride = 0;  // of a reduce_scatter: elements from one block to the next
-};
 
 class CudaTransport final : public Transport {
  public:
@@ -60,6 +42,9 @@ class CudaTransport final : public Transport {
       peers_->connect();
       why_not = peers_->why_not();
       if (!why_not.empty()) peers_ = nullptr;
+    }
+    if (peers_ != nullptr) {
+      direct_ = std::make_unique<CudaDirect>(*group_, *peers_, device_, stream_);
     }
     check(!must_reach || peers_ != nullptr, "connect", [&] {
       return concat("transport \"cuda\" wants ranks that reach each other's devices, but ",
@@ -100,7 +85,7 @@ class CudaTransport final : public Transport {
     collective.on_device->begin(stream_);
     if (peers_ != nullptr && has_direct_way(collective, size())) {
       try {
-        direct(collective);
+        direct_->run(collective);
       } catch (...) {
         failed_ = true;
         throw;
@@ -184,172 +169,6 @@ class CudaTransport final : public Transport {
     return concat("rank ", dead, " died: its process ended without leaving the group");
   }
 
-  // ---- Between devices ----
-
-  void direct(const Collective& collective) {
-    Collective asked = collective;
-    asked.request.on_device = true;
-    const int64_t count = asked.request.count;
-    const bool gives = asked.gives(rank());
-    const bool takes = asked.takes(rank());
-    Places mine;
-    if (gives) mine.send = place_of(asked.send, asked.send_bytes(size()));
-    if (takes) mine.recv = place_of(asked.recv, asked.recv_bytes(size()));
-    const std::vector<Places> all = meet_ready(asked, mine);
-    if (!all_reachable(asked, all)) return in_pieces(asked);
-    peers_->begin();
-    Piece piece{0, count, {}, {}, count};
-    find(asked, all, piece);
-    if (takes) piece.recvs[static_cast<size_t>(rank())] = static_cast<std::byte*>(asked.recv);
-    work(asked, piece);
-    meet_done(asked);
-  }
-
-  // Of a buffer, which this rank's stream, and behind it those of others, will use.
-  DevicePlace place_of(const void* data, int64_t bytes) {
-    used_on(data, stream_);
-    return peers_->place_of(data, static_cast<size_t>(bytes));
-  }
-
-  // Waits, on the host, until all ranks have told where their buffers are, and on the stream until
-  // they may be read and written.
-  std::vector<Places> meet_ready(const Collective& asked, const Places& mine) {
-    std::vector<Places> all(static_cast<size_t>(size()));
-    peers_->tell(stream_);
-    group_->meet(asked, &mine, sizeof mine, all.data());
-    peers_->wait(stream_);
-    return all;
-  }
-
-  // The same until all have finished with this rank's buffers.
-  void meet_done(const Collective& asked) {
-    peers_->tell(stream_);
-    group_->meet(asked, nullptr, 0, nullptr);
-    group_->stop_touching();
-    peers_->wait(stream_);
-  }
-
-  // Of these others write the recv of every rank that takes, and not it alone.
-  static bool writes_to_others(const Collective& asked) {
-    return asked.request.kind == Kind::kAllReduce || asked.request.kind == Kind::kReduce;
-  }
-
-  // The same on every rank.
-  bool all_reachable(const Collective& asked, const std::vector<Places>& all) const {
-    for (int peer = 0; peer < size(); ++peer) {
-      const Places& theirs = all[static_cast<size_t>(peer)];
-      if (asked.gives(peer) && !peers_->is_reachable(theirs.send)) return false;
-      const bool written = writes_to_others(asked) && asked.takes(peer);
-      if (written && !peers_->is_reachable(theirs.recv)) return false;
-    }
-    return true;
-  }
-
-  void find(const Collective& asked, const std::vector<Places>& all, Piece& piece) {
-    piece.sends.assign(all.size(), nullptr);
-    piece.recvs.assign(all.size(), nullptr);
-    for (int peer = 0; peer < size(); ++peer) {
-      const auto at = static_cast<size_t>(peer);
-      if (asked.gives(peer)) piece.sends[at] = peers_->reach(peer, all[at].send);
-      if (writes_to_others(asked) && asked.takes(peer)) {
-        piece.recvs[at] = peers_->reach(peer, all[at].recv);
-      }
-    }
-  }
-
-  // This rank's share of a piece: it folds a part for all ranks that take it, or copies what it
-  // takes.
-  void work(const Collective& asked, const Piece& piece) {
-    const int64_t element = asked.element_size();
-    const int64_t length = piece.last - piece.first;
-    std::byte* recv = piece.recvs[static_cast<size_t>(rank())];
-    switch (asked.request.kind) {
-      case Kind::kAllReduce:
-      case Kind::kReduce: {
-        // Of a whole collective this is the rank's block.
-        const Blocks shares = Blocks::of_all(length, size());
-        const int64_t begin = piece.first + shares.begin(rank());
-        const int64_t end = piece.first + shares.end(rank());
-        const Blocks blocks = asked.blocks(size());
-        for (int block = 0; block < size(); ++block) {
-          fold(asked, piece, block, std::max(begin, blocks.begin(block)),
-               std::min(end, blocks.end(block)));
-        }
-        return;
-      }
-      case Kind::kReduceScatter:
-        return fold(asked, piece, rank(), piece.first, piece.last);
-      case Kind::kAllGather:
-        for (int i = 0; i < size(); ++i) {
-          const int peer = (rank() + i) % size();
-          copy(piece.sends[static_cast<size_t>(peer)], recv + peer * asked.request.count * element,
-               length * element);
-        }
-        return;
-      default:
-        return copy(piece.sends[static_cast<size_t>(asked.request.root)], recv, length * element);
-    }
-  }
-
-  // Folds elements [begin, end) in the order of a block; of a reduce_scatter they are those of each
-  // block.
-  void fold(const Collective& asked, const Piece& piece, int block, int64_t begin, int64_t end) {
-    if (begin >= end) return;
-    const Blocks blocks = asked.blocks(size());
-    const int64_t element = asked.element_size();
-    const bool scatters = asked.request.kind == Kind::kReduceScatter;
-    const int64_t skip = (scatters ? block * piece.send_stride : 0) + begin - piece.first;
-    std::vector<const void*> sources;
-    for (int i = 0; i < size(); ++i) {
-      sources.push_back(piece.sends[static_cast<size_t>(blocks.order(block, i))] + skip * element);
-    }
-    std::vector<void*> outputs;
-    for (std::byte* recv : piece.recvs) {
-      if (recv != nullptr) outputs.push_back(recv + (begin - piece.first) * element);
-    }
-    launch<kernels::Fold>(device_, asked.fold(size()), sources.data(), outputs.data(),
-                          static_cast<int>(outputs.size()), end - begin);
-  }
-
-  void copy(const std::byte* from, std::byte* to, int64_t bytes) {
-    if (to != from && bytes != 0) {
-      cuda::copy_async(to, from, static_cast<size_t>(bytes), stream_);
-    }
-  }
-
-  // Through memory of this rank that all can reach. In the order of the stream, what is put there
-  // for a piece comes after all ranks have finished with the one before.
-  void in_pieces(const Collective& asked) {
-    if (staging_ == nullptr) staging_ = peers_->allocate(2 * kPieceBytes);
-    auto* in = static_cast<std::byte*>(staging_.get());
-    std::byte* out = in + kPieceBytes;
-    const int64_t element = asked.element_size();
-    const bool scatters = asked.request.kind == Kind::kReduceScatter;
-    const int64_t blocks = scatters ? size() : 1;
-    const int64_t most = std::max<int64_t>(kPieceBytes / element / blocks / 64 * 64, 1);
-    const auto* send = static_cast<const std::byte*>(asked.send);
-    auto* recv = static_cast<std::byte*>(asked.recv);
-    const bool gives = asked.gives(rank());
-    const bool takes = asked.takes(rank());
-    const Places mine{peers_->place_of(in, kPieceBytes), peers_->place_of(out, kPieceBytes)};
-    for (int64_t first = 0; first < asked.request.count; first += most) {
-      Piece piece{first, std::min(asked.request.count, first + most), {}, {}, most};
-      const int64_t bytes = (piece.last - first) * element;
-      for (int64_t block = 0; block < blocks && gives; ++block) {
-        copy(send + (block * asked.request.count + first) * element, in + block * most * element,
-             bytes);
-      }
-      const std::vector<Places> all = meet_ready(asked, mine);
-      peers_->begin();
-      find(asked, all, piece);
-      const bool through = writes_to_others(asked);
-      if (takes && !through) piece.recvs[static_cast<size_t>(rank())] = recv + first * element;
-      work(asked, piece);
-      meet_done(asked);
-      if (takes && through) copy(out, recv + first * element, bytes);
-    }
-  }
-
   // ---- Through the host ----
 
   void staged(const Collective& collective) {
@@ -406,12 +225,12 @@ class CudaTransport final : public Transport {
   SharedGroup* const group_;  // the same; null where ranks share no memory
   const Device device_;
   Stream stream_;
-  std::unique_ptr<CudaPeers> peers_;  // null: all is staged through the host
-  std::shared_ptr<void> staging_;     // of in_pieces(): in, out
+  std::unique_ptr<CudaPeers> peers_;    // null: all is staged through the host
+  std::unique_ptr<CudaDirect> direct_;  // where there are peers_
   // Of staged(): send, recv. After a failure others may still read and write them.
   std::array<std::shared_ptr<void>, 2> staged_;
   std::unique_ptr<CudaWatch> watch_;  // where ranks are of several processes
-  bool failed_ = false;               // in direct()
+  bool failed_ = false;               // in direct_
   std::atomic<bool> cancelled_{false};
 };
 

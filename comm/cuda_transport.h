@@ -17,10 +17,10 @@ namespace lockstep::comm {
 // devices. What is left, and all of it elsewhere, is staged through pinned memory of the host.
 //
 // Everything is put on a stream of high priority, behind what was on the caller's stream when it
-// called. Ranks meet on the host first and tell each other where their buffers are; their streams
-// wait for each other (CudaPeers), each for what was put on another before a meeting, so that no
-// stream waits for work that is not on another yet. A barrier() that returns says that all
-// collectives before it have finished on all ranks' devices.
+// called. Ranks meet on the host first and tell each other where their memory is; their streams
+// wait for each other (CudaPeers), each for what a meeting or a neighbour has said to be on another
+// before, so that no stream waits for work that is not on another yet. A barrier() that returns
+// says that all collectives before it have finished on all ranks' devices.
 std::unique_ptr<Transport> make_cuda_transport(std::unique_ptr<Transport> host, Device device,
                                                bool direct, bool must_reach);
 

@@ -91,6 +91,14 @@ bool SharedGroup::await_untouched(Deadline deadline) noexcept {
   return true;
 }
 
+void SharedGroup::post_queued(uint64_t value) { post(self().queued, value); }
+
+void SharedGroup::await_queued(int peer, uint64_t value) {
+  await([&](int other) {
+    return other != peer || peers_[peer].member->queued.value.load() >= value;
+  });
+}
+
 int SharedGroup::find_dead() {
   for (int peer = 0; peer < size(); ++peer) {
     // In this order: a rank that leaves says so before its process ends.

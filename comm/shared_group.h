@@ -70,6 +70,7 @@ struct Member {
   Counter copied;  // chunks taken from the others' staging areas, ever
   Counter sent;    // bytes put into the pipe to the next rank, ever
   Counter taken;   // bytes taken out of the pipe of the rank before, ever
+  Counter queued;  // what this rank last told others to have put on its device's stream
 
   // Rounds take turns. A slot is free again when its owner has seen all arrive at the round after,
   // for then all have left the round before.
@@ -102,6 +103,10 @@ class SharedGroup : public Transport, private RingLink, private PairLink {
   void stop_touching();
   // Waits until no living rank is between the two; false where one still is at the deadline.
   bool await_untouched(Deadline deadline) noexcept;
+  // Between two ranks and without the others: tells what this rank has put on its device's stream,
+  // by a number that grows; waits until `peer` has told as much. Throws as run() does.
+  void post_queued(uint64_t value);
+  void await_queued(int peer, uint64_t value);
   // From any thread: a rank that died without leaving; -1 where none has.
   int find_dead() final;
   bool has_left(int peer) const { return peers_[peer].member->left.load() != 0; }

@@ -73,17 +73,23 @@ struct Fold {
 };
 inline constexpr int kMostCudaFolds = 32;
 
-// The same fold in steps, for a ring: begin, then ranks - 2 times step, then finish.
+// The same fold in steps, for a ring: begin, then ranks - 2 times step, then finish. On CUDA the
+// operands are memory that the current device reaches, its own or a peer's.
 struct FoldBegin {  // partial[i] = source[i]
   static void cpu(const FoldSpec& spec, const void* source, void* partial, int64_t count);
+  static void cuda(const FoldSpec& spec, const void* source, void* partial, int64_t count);
 };
 struct FoldStep {  // output[i] = partial[i] + source[i]; output may be partial
   static void cpu(const FoldSpec& spec, const void* partial, const void* source, void* output,
                   int64_t count);
+  static void cuda(const FoldSpec& spec, const void* partial, const void* source, void* output,
+                   int64_t count);
 };
 struct FoldFinish {  // output[i] = finish(partial[i] + source[i])
   static void cpu(const FoldSpec& spec, const void* partial, const void* source, void* output,
                   int64_t count);
+  static void cuda(const FoldSpec& spec, const void* partial, const void* source, void* output,
+                   int64_t count);
 };
 
 }  // namespace lockstep::kernels

@@ -86,6 +86,64 @@ TEST_P(CudaFolds, AreTheCpusBits) {
   EXPECT_EQ(simt::take_report(), "");
 }
 
+// A fold of `inputs` in the steps of a ring, in memory that begins `skip` bytes into a block.
+Bytes folded_in_steps(Device device, const FoldSpec& spec, const std::vector<Bytes>& inputs,
+                      size_t skip) {
+  const size_t bytes = inputs[0].size();
+  const auto at = [&](const std::shared_ptr<void>& memory) {
+    return static_cast<std::byte*>(memory.get()) + skip;
+  };
+  const auto input = allocate(bytes + skip, device);
+  const auto give = [&](const Bytes& values) {
+    device.is_cpu() ? void(std::memcpy(at(input), values.data(), bytes))
+                    : cuda::copy(at(input), device, values.data(), kCpu, bytes);
+  };
+  // Each step has its own, as in a ring, but for one that is in place.
+  std::vector<std::shared_ptr<void>> partials;
+  for (int k = 0; k < spec.ranks; ++k) {
+    partials.push_back(allocate(kCount * partial_size(spec.dtype, spec.op) + skip, device));
+  }
+  give(inputs[0]);
+  launch<FoldBegin>(device, spec, at(input), at(partials[0]), kCount);
+  for (size_t k = 1; k + 1 < inputs.size(); ++k) {
+    if (k == 2) partials[k] = partials[k - 1];
+    give(inputs[k]);
+    launch<FoldStep>(device, spec, at(partials[k - 1]), at(input), at(partials[k]), kCount);
+  }
+  give(inputs.back());
+  launch<FoldFinish>(device, spec, at(partials[inputs.size() - 2]), at(input), at(input), kCount);
+  Bytes out(bytes);
+  if (device.is_cpu()) {
+    std::memcpy(out.data(), at(input), bytes);
+  } else {
+    cuda::copy(out.data(), kCpu, at(input), device, bytes);
+  }
+  return out;
+}
+
+TEST_P(CudaFolds, InStepsAreTheCpusBits) {
+  const int ranks = GetParam();
+  if (ranks == 1) return;  // there is no step
+  uint64_t seed = 1;
+  for (int d = 0; d < kDTypeCount; ++d) {
+    const auto dtype = static_cast<DType>(d);
+    std::vector<Bytes> inputs;
+    for (int rank = 0; rank < ranks; ++rank) {
+      inputs.push_back(random_bits(kCount * size_of(dtype), static_cast<uint64_t>(rank + d * 10)));
+    }
+    for (int o = 0; o < kFoldOpCount; ++o) {
+      const FoldSpec spec{dtype, static_cast<FoldOp>(o), ranks};
+      if (!is_defined(spec.op, dtype)) continue;
+      const size_t skip = (o + d) % 2 == 0 ? 0 : partial_size(dtype, spec.op);  // aligned, and not
+      simt::seed(seed++);
+      const Bytes got = folded_in_steps(kDevice, spec, inputs, skip);
+      ASSERT_EQ(got, folded_in_steps(kCpu, spec, inputs, skip)) << name(dtype) << name(spec.op);
+      ASSERT_EQ(got, folded(kCpu, spec, inputs, 1, 0)[0]) << name(dtype) << name(spec.op);
+    }
+  }
+  EXPECT_EQ(simt::take_report(), "");
+}
+
 TEST(CudaFold, InPlaceAndOfNothingIsAFoldToo) {
   const std::vector<Bytes> inputs = {random_bits(kCount * 4, 1), random_bits(kCount * 4, 2)};
   const FoldSpec spec{DType::kF32, FoldOp::kAvg, 2};

@@ -229,6 +229,10 @@ std::string take_report() {
   last_error = cudaSuccess;
   return std::exchange(world().report, {});
 }
+unsigned long long launches() {
+  Lock lock;
+  return world().launches;
+}
 long long clock() { return static_cast<long long>(world().devices[this_device].clock_us * 1000); }
 
 uintptr_t find_foreign(const void* data, size_t bytes) {
@@ -273,6 +277,7 @@ cudaError_t launch(const cudaLaunchConfig_t& config, const void* kernel, void* c
   CUstream_st* stream = find_stream(config.stream);
   if (stream == nullptr) return fail(cudaErrorInvalidResourceHandle);
   op.launch->contexts = &stream->spare;
+  ++world().launches;
   return push(config.stream, std::move(op));
 }
 

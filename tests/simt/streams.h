@@ -80,6 +80,7 @@ struct World {
   std::map<CUstream_st*, std::shared_ptr<CUstream_st>> streams;
   std::map<CUevent_st*, std::shared_ptr<CUevent_st>> events;
   std::map<const void*, int> dynamic_limits;  // of kernels
+  unsigned long long launches = 0;
   std::string report;
 };
 World& world();

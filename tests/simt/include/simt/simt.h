@@ -20,6 +20,9 @@ void set_device_bytes(size_t bytes);
 // since the last call. Clears errors that stick, as a new process would.
 std::string take_report();
 
+// Kernels that this process has put on streams.
+unsigned long long launches();
+
 // Nanoseconds of the emulated clock of the calling thread's device.
 long long clock();
 
