@@ -21,6 +21,8 @@ constexpr size_t kPage = 4096;
 constexpr uint64_t kOver = uint64_t{1} << 62;
 // How often a rank that leaves looks whether others have passed.
 constexpr std::chrono::microseconds kLook{200};
+// How long the end of a process may take.
+constexpr std::chrono::milliseconds kDying{1000};
 
 // The same in the threads of a process alone; a child that was forked has another.
 std::array<uint64_t, 2> process_identity() {
@@ -199,7 +201,12 @@ std::byte* CudaPeers::reach(int rank, const DevicePlace& place) {
     // In this order: its owner must not free it meanwhile.
     peer.is_mapped = true;
     peer.board.mapped(rank_, size()).store(1);
-    memory = cuda::import_memory(place.handle, device_);
+    try {
+      memory = cuda::import_memory(place.handle, device_);
+    } catch (const Error& error) {
+      raise_if_dying(rank, error.op());
+      throw;
+    }
   }
   return static_cast<std::byte*>(memory.get()) + place.offset;
 }
@@ -223,6 +230,18 @@ void CudaPeers::wait_for(const Stream& stream, int rank) {
   } else {
     cuda::wait_for_word(own().board.came_on_device(rank), told_, stream);
   }
+}
+
+// Of a rank whose memory cannot be mapped: a process that dies takes it along somewhat before it is
+// known to be dead.
+void CudaPeers::raise_if_dying(int rank, std::string_view op) {
+  const Deadline deadline = deadline_after(kDying);
+  while (!group_.is_dead(rank)) {
+    if (Clock::now() >= deadline) return;
+    std::this_thread::sleep_for(kLook);
+  }
+  throw Error(ErrorCode::kPeerLost, op,
+              concat("rank ", rank, " died: its process ended without leaving the group"));
 }
 
 void CudaPeers::tell(const Stream& stream) {

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -124,6 +125,7 @@ class CudaPeers {
   void mark(const Stream& stream);
   void show(const Stream& stream, int rank);
   void wait_for(const Stream& stream, int rank);
+  void raise_if_dying(int rank, std::string_view op);
   bool has_passed(int rank);
 
   SharedGroup& group_;
