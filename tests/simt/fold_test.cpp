@@ -60,11 +60,9 @@ std::vector<Bytes> folded(Device device, const FoldSpec& spec, const std::vector
   return out;
 }
 
-class CudaFolds : public ::testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Ranks, CudaFolds, ::testing::Values(1, 2, 3, 4, 7));
-
-TEST_P(CudaFolds, AreTheCpusBits) {
-  const int ranks = GetParam();
+// Calls f(spec, inputs, odd) for every dtype and op, `odd` for half of them.
+template <class F>
+void for_each_fold(int ranks, const F& f) {
   uint64_t seed = 1;
   for (int d = 0; d < kDTypeCount; ++d) {
     const auto dtype = static_cast<DType>(d);
@@ -75,15 +73,24 @@ TEST_P(CudaFolds, AreTheCpusBits) {
     for (int o = 0; o < kFoldOpCount; ++o) {
       const FoldSpec spec{dtype, static_cast<FoldOp>(o), ranks};
       if (!is_defined(spec.op, dtype)) continue;
-      const int outputs = 1 + o % 3;
-      const int64_t offset = (o + d) % 2;  // aligned, and not
+      SCOPED_TRACE(::testing::Message() << name(dtype) << " " << name(spec.op));
       simt::seed(seed++);
-      ASSERT_EQ(folded(kDevice, spec, inputs, outputs, offset),
-                folded(kCpu, spec, inputs, outputs, offset))
-          << name(dtype) << " " << name(spec.op);
+      f(spec, inputs, (o + d) % 2 != 0);
     }
   }
   EXPECT_EQ(simt::take_report(), "");
+}
+
+class CudaFolds : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, CudaFolds, ::testing::Values(1, 2, 3, 4, 7));
+
+TEST_P(CudaFolds, AreTheCpusBits) {
+  for_each_fold(GetParam(), [](const FoldSpec& spec, const std::vector<Bytes>& inputs, bool odd) {
+    const int outputs = 1 + static_cast<int>(spec.op) % 3;
+    const int64_t offset = odd ? 1 : 0;  // aligned, and not
+    ASSERT_EQ(folded(kDevice, spec, inputs, outputs, offset),
+              folded(kCpu, spec, inputs, outputs, offset));
+  });
 }
 
 // A fold of `inputs` in the steps of a ring, in memory that begins `skip` bytes into a block.
@@ -121,27 +128,17 @@ Bytes folded_in_steps(Device device, const FoldSpec& spec, const std::vector<Byt
   return out;
 }
 
-TEST_P(CudaFolds, InStepsAreTheCpusBits) {
-  const int ranks = GetParam();
-  if (ranks == 1) return;  // there is no step
-  uint64_t seed = 1;
-  for (int d = 0; d < kDTypeCount; ++d) {
-    const auto dtype = static_cast<DType>(d);
-    std::vector<Bytes> inputs;
-    for (int rank = 0; rank < ranks; ++rank) {
-      inputs.push_back(random_bits(kCount * size_of(dtype), static_cast<uint64_t>(rank + d * 10)));
-    }
-    for (int o = 0; o < kFoldOpCount; ++o) {
-      const FoldSpec spec{dtype, static_cast<FoldOp>(o), ranks};
-      if (!is_defined(spec.op, dtype)) continue;
-      const size_t skip = (o + d) % 2 == 0 ? 0 : partial_size(dtype, spec.op);  // aligned, and not
-      simt::seed(seed++);
-      const Bytes got = folded_in_steps(kDevice, spec, inputs, skip);
-      ASSERT_EQ(got, folded_in_steps(kCpu, spec, inputs, skip)) << name(dtype) << name(spec.op);
-      ASSERT_EQ(got, folded(kCpu, spec, inputs, 1, 0)[0]) << name(dtype) << name(spec.op);
-    }
-  }
-  EXPECT_EQ(simt::take_report(), "");
+// One rank takes no step.
+class CudaFoldSteps : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, CudaFoldSteps, ::testing::Values(2, 3, 4, 7));
+
+TEST_P(CudaFoldSteps, AreTheCpusBits) {
+  for_each_fold(GetParam(), [](const FoldSpec& spec, const std::vector<Bytes>& inputs, bool odd) {
+    const size_t skip = odd ? partial_size(spec.dtype, spec.op) : 0;  // not aligned, and aligned
+    const Bytes got = folded_in_steps(kDevice, spec, inputs, skip);
+    ASSERT_EQ(got, folded_in_steps(kCpu, spec, inputs, skip));
+    ASSERT_EQ(got, folded(kCpu, spec, inputs, 1, 0)[0]);
+  });
 }
 
 TEST(CudaFold, InPlaceAndOfNothingIsAFoldToo) {
