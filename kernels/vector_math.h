@@ -11,9 +11,10 @@ namespace lockstep::kernels {
 // Functions for the inside of vectorised loops. The float ones of exp, expm1, log, log1p, tanh,
 // sigmoid and erf are straight-line arithmetic, which compilers turn into vectors: within 2 units
 // in the last place (3 for expm1, log1p and sigmoid) over the whole range, subnormals, infinities
-// and NaN included. They use no fused multiply-add, so that every processor gives the same bits.
-// The polynomials are minimax fits made for this file (Remez's exchange), errors below 1e-8. The
-// double ones, and sin, cos and pow, are the C library's.
+// and NaN included. Where they fuse a multiplication with an addition they say so (fma), so that
+// every processor gives the same bits: one without such an instruction computes it in the C
+// library, a call for each element. The polynomials are minimax fits made for this file (Remez's
+// exchange), errors below 1e-8. The double ones, and sin, cos and pow, are the C library's.
 
 LOCKSTEP_INLINE float abs(float x) { return __builtin_fabsf(x); }
 LOCKSTEP_INLINE double abs(double x) { return __builtin_fabs(x); }
@@ -32,6 +33,9 @@ LOCKSTEP_INLINE double cos(double x) { return std::cos(x); }
 
 LOCKSTEP_INLINE float pow(float a, float b) { return std::pow(a, b); }
 LOCKSTEP_INLINE double pow(double a, double b) { return std::pow(a, b); }
+
+// a b + c, rounded once.
+LOCKSTEP_INLINE float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 
 // -1, 0 or 1; NaN for NaN.
 template <class T>
@@ -65,7 +69,8 @@ LOCKSTEP_INLINE float at_most(float x, float high) { return x > high ? high : x;
 // bits.
 inline constexpr float kRounder = 12582912.0f;  // 1.5 * 2^23
 
-// x = n log 2 + r with |r| <= 0.35; the two parts of log 2 make n * kLog2High exact.
+// x = n log 2 + r with |r| <= 0.35; log 2 is the sum of two parts, since n times its rounded value
+// alone would be wrong by up to 2e-7.
 inline constexpr float kLog2High = 0.693359375f;
 inline constexpr float kLog2Low = -2.12194440e-4f;
 
@@ -79,9 +84,9 @@ struct Reduced {
 template <int bias>
 LOCKSTEP_INLINE Reduced reduce(float x) {
   constexpr float kBiased = kRounder + static_cast<float>(bias);
-  const float shifted = x * 1.44269504f + kBiased;
+  const float shifted = fma(x, 1.44269504f, kBiased);
   const float n = shifted - kBiased;
-  return {n, (x - n * kLog2High) - n * kLog2Low, std::bit_cast<uint32_t>(shifted)};
+  return {n, fma(n, -kLog2Low, fma(n, -kLog2High, x)), std::bit_cast<uint32_t>(shifted)};
 }
 
 // 2^(k - 127) for k within [0, 255), where higher bits but the sign's are 0.
@@ -101,29 +106,29 @@ LOCKSTEP_INLINE float scale(float x, uint32_t bits) {
 // exp(r) - 1 for |r| <= 0.35.
 LOCKSTEP_INLINE float small_expm1(float r) {
   const float r2 = r * r;
-  const float p = (0.50000001f + r * 0.166665129f) +
-                  r2 * ((0.0416661873f + r * 0.0083695982f) + r2 * 0.00139517194f);
-  return r + r2 * p;
+  const float high = fma(r2, 0.00139517194f, fma(r, 0.0083695982f, 0.0416661873f));
+  return fma(r2, fma(r2, high, fma(r, 0.166665129f, 0.50000001f)), r);
 }
 
 // (log(1 + f) - f + f^2 / 2) / f^3 for 1 + f within [sqrt(1/2), sqrt(2)].
 LOCKSTEP_INLINE float log_tail(float f) {
   float p = 0.0691676432f;
-  p = p * f - 0.1179172f;
-  p = p * f + 0.118733637f;
-  p = p * f - 0.12384069f;
-  p = p * f + 0.142185766f;
-  p = p * f - 0.166692634f;
-  p = p * f + 0.200022306f;
-  p = p * f - 0.249999864f;
-  p = p * f + 0.333333104f;
+  p = fma(p, f, -0.1179172f);
+  p = fma(p, f, 0.118733637f);
+  p = fma(p, f, -0.12384069f);
+  p = fma(p, f, 0.142185766f);
+  p = fma(p, f, -0.166692634f);
+  p = fma(p, f, 0.200022306f);
+  p = fma(p, f, -0.249999864f);
+  p = fma(p, f, 0.333333104f);
   return p;
 }
 
 // exp(x) for |x| < 80 or NaN.
 LOCKSTEP_INLINE float moderate_exp(float x) {
   const auto c = reduce<127>(x);
-  return (1.0f + small_expm1(c.r)) * power_of_two(c.bits);
+  const float power = power_of_two(c.bits);
+  return fma(small_expm1(c.r), power, power);
 }
 
 }  // namespace vector_math_internal
@@ -140,7 +145,8 @@ LOCKSTEP_INLINE double exp(double x) { return std::exp(x); }
 LOCKSTEP_INLINE float exp_below_70(float x) {
   using namespace vector_math_internal;  // NOLINT
   const auto c = reduce<127 + 25>(at_least(x, kExpLowest));
-  return (1.0f + small_expm1(c.r)) * power_of_two(c.bits) * 0x1p-25f;
+  const float power = power_of_two(c.bits);
+  return fma(small_expm1(c.r), power, power) * 0x1p-25f;
 }
 LOCKSTEP_INLINE double exp_below_70(double x) { return std::exp(x); }
 
@@ -150,7 +156,7 @@ LOCKSTEP_INLINE float expm1(float x) {
   const auto c = reduce<kScaleBias>(at_most(at_least(x, kExpm1Lowest), kExpHighest));
   const float em1 = small_expm1(c.r);
   const float moderate = c.n < 127.0f ? scale(1.0f, c.bits) : 1.0f;
-  const float sum = em1 * moderate + (moderate - 1.0f);
+  const float sum = fma(em1, moderate, moderate - 1.0f);
   const float small = c.n == 0.0f ? em1 : sum;  // keeps -0 and subnormals
   return c.n < 127.0f ? (x == 0.0f ? x : small) : scale(1.0f + em1, c.bits);
 }
@@ -166,9 +172,10 @@ LOCKSTEP_INLINE float log(float x) {
   const float m = std::bit_cast<float>((offset & 0x007fffffu) + 0x3f3504f3u);
   const float e = static_cast<float>(exponent) - (subnormal ? 24.0f : 0.0f);
   const float f = m - 1.0f;
-  const float tail = f * f * f * vector_math_internal::log_tail(f) - 0.5f * f * f;
+  const float f2 = f * f;
+  const float tail = fma(f2 * f, vector_math_internal::log_tail(f), -0.5f * f2);
   const float finite =
-      e * vector_math_internal::kLog2High + (f + (tail + e * vector_math_internal::kLog2Low));
+      fma(e, vector_math_internal::kLog2High, f + fma(e, vector_math_internal::kLog2Low, tail));
   const float zero_or_less = x == 0.0f ? -__builtin_inff() : __builtin_nanf("");
   const float positive = x < __builtin_inff() ? finite : x;  // infinity, NaN
   return x <= 0.0f ? zero_or_less : positive;
@@ -181,7 +188,7 @@ LOCKSTEP_INLINE float log1p(float x) {
   const float lost = x - (u - 1.0f);
   const float corrected = log(u) + lost / u;
   const float bounded = u < __builtin_inff() ? corrected : u;  // infinity, NaN
-  return abs(x) < 1e-5f ? x - 0.5f * x * x : (x <= -1.0f ? log(u) : bounded);
+  return abs(x) < 1e-5f ? fma(-0.5f * x, x, x) : (x <= -1.0f ? log(u) : bounded);
 }
 LOCKSTEP_INLINE double log1p(double x) { return std::log1p(x); }
 
@@ -200,10 +207,10 @@ LOCKSTEP_INLINE float tanh(float x) {
   using namespace vector_math_internal;  // NOLINT
   const float z = x * x;
   const float z2 = z * z;
-  const float p =
-      (-0.333333309f + z * 0.133332067f) +
-      z2 * ((-0.0539467166f + z * 0.0216999023f) + z2 * (-0.0081743185f + z * 0.00213929305f));
-  const float small = x + x * (z * p);
+  const float high =
+      fma(z2, fma(z, 0.00213929305f, -0.0081743185f), fma(z, 0.0216999023f, -0.0539467166f));
+  const float p = fma(z2, high, fma(z, 0.133332067f, -0.333333309f));
+  const float small = fma(x, z * p, x);
   const float large = 1.0f - 2.0f / (moderate_exp(2.0f * at_most(abs(x), kTanhHighest)) + 1.0f);
   return __builtin_copysignf(abs(x) < 0.625f ? small : large, x);
 }
@@ -213,19 +220,19 @@ LOCKSTEP_INLINE double tanh(double x) { return std::tanh(x); }
 LOCKSTEP_INLINE float log_erfc(float x) {
   const float t = vector_math_internal::at_most(abs(x), vector_math_internal::kErfHighest);
   const float t2 = t * t;
-  return (-0.000341523278f - t * 1.12708919f) +
-         t2 * ((-0.638144834f - t * 0.103106753f) +
-               t2 * ((0.0218380633f - t * 0.00294765812f) + t2 * 0.000186379172f));
+  const float high = fma(t2, 0.000186379172f, fma(t, -0.00294765812f, 0.0218380633f));
+  const float middle = fma(t2, high, fma(t, -0.103106753f, -0.638144834f));
+  return fma(t2, middle, fma(t, -1.12708919f, -0.000341523278f));
 }
 
 // erf(x) from log_erfc(x), or from a polynomial for |x| < 1.
 LOCKSTEP_INLINE float erf_from(float x, float log_erfc_x) {
   const float z = x * x;
   const float z2 = z * z;
-  const float p = (0.128379167f - z * 0.376126271f) +  // 2 / sqrt(pi) - 1
-                  z2 * ((0.112836002f - z * 0.0268544447f) +
-                        z2 * ((0.00518953546f - z * 0.000802084237f) + z2 * 7.88912316e-05f));
-  const float small = x + x * p;
+  const float high = fma(z2, 7.88912316e-05f, fma(z, -0.000802084237f, 0.00518953546f));
+  const float middle = fma(z2, high, fma(z, -0.0268544447f, 0.112836002f));
+  const float p = fma(z2, middle, fma(z, -0.376126271f, 0.128379167f));  // 2 / sqrt(pi) - 1 at 0
+  const float small = fma(x, p, x);
   const float large = 1.0f - vector_math_internal::moderate_exp(log_erfc_x);
   return __builtin_copysignf(abs(x) < 1.0f ? small : large, x);
 }

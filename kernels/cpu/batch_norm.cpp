@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "lockstep/kernels/cpu/lane_sum.h"
+#include "lockstep/kernels/cpu/past_cache.h"
 #include "lockstep/kernels/cpu/staged.h"
 #include "lockstep/kernels/parallel.h"
 
@@ -15,7 +16,8 @@
 namespace lockstep::kernels {
 namespace {
 
-constexpr int64_t kBlock = 4096;   // elements of a block
+constexpr int64_t kBlock = 4096;  // elements of a block
+constexpr int64_t kRows = 32;  // of many channels in a block: merging takes as long as a few rows
 constexpr int64_t kChunk = 65536;  // elements of a chunk, which are worth a thread
 
 struct Layout {
@@ -43,10 +45,10 @@ struct Layout {
   int64_t units() const { return channels_last ? count() : samples; }
   int64_t unit_count() const { return channels_last ? 1 : plane; }  // of one channel
   int64_t units_per_chunk() const {
-    return std::max<int64_t>(channels_last ? 8 : 1, kChunk / (unit_count() * channels));
+    return std::max<int64_t>(channels_last ? 4 * kRows : 1, kChunk / (unit_count() * channels));
   }
   int64_t chunks() const { return (units() - 1) / units_per_chunk() + 1; }
-  int64_t rows_per_block() const { return std::max<int64_t>(8, kBlock / channels); }
+  int64_t rows_per_block() const { return std::max(kRows, kBlock / channels); }
 
   int64_t samples;
   int64_t channels;
@@ -129,6 +131,33 @@ LOCKSTEP_INLINE void merge(double na, double* mean, double* m2, double nb, const
   }
 }
 
+// sum[c] and squares[c] += those of x - m over column c; four rows for one pass over the sums.
+template <class T>
+LOCKSTEP_INLINE void add_deviations(const T* x, int64_t rows, int64_t channels, const T* m, T* sum,
+                                    T* squares) {
+  int64_t r = 0;
+  for (; r + 4 <= rows; r += 4) {
+    const T* row = x + r * channels;
+#pragma omp simd
+    for (int64_t c = 0; c < channels; ++c) {
+      const T d0 = row[c] - m[c];
+      const T d1 = row[c + channels] - m[c];
+      const T d2 = row[c + 2 * channels] - m[c];
+      const T d3 = row[c + 3 * channels] - m[c];
+      sum[c] += (d0 + d1) + (d2 + d3);
+      squares[c] += (d0 * d0 + d1 * d1) + (d2 * d2 + d3 * d3);
+    }
+  }
+  for (; r < rows; ++r) {
+#pragma omp simd
+    for (int64_t c = 0; c < channels; ++c) {
+      const T d = x[r * channels + c] - m[c];
+      sum[c] += d;
+      squares[c] += d * d;
+    }
+  }
+}
+
 // Statistics of one block, by the corrected two-pass algorithm: deviations from a rounded mean m,
 // whose own sum says how far off m is (Chan, Golub and LeVeque, 1983). Neither a large mean nor an
 // outlier costs digits. scratch: (3, C).
@@ -143,12 +172,7 @@ LOCKSTEP_INLINE void row_stats(const T* x, int64_t rows, int64_t channels, T* sc
   add_rows(rows, channels, m, [=](int64_t i, int64_t) LOCKSTEP_INLINE_LAMBDA { return x[i]; });
 #pragma omp simd
   for (int64_t c = 0; c < channels; ++c) m[c] = static_cast<T>(static_cast<double>(m[c]) / n);
-  add_rows(rows, channels, sum,
-           [=](int64_t i, int64_t c) LOCKSTEP_INLINE_LAMBDA { return x[i] - m[c]; });
-  add_rows(rows, channels, squares, [=](int64_t i, int64_t c) LOCKSTEP_INLINE_LAMBDA {
-    const T d = x[i] - m[c];
-    return d * d;
-  });
+  add_deviations(x, rows, channels, m, sum, squares);
 #pragma omp simd
   for (int64_t c = 0; c < channels; ++c) {
     const double s = static_cast<double>(sum[c]);
@@ -159,17 +183,29 @@ LOCKSTEP_INLINE void row_stats(const T* x, int64_t rows, int64_t channels, T* sc
 
 template <class T>
 LOCKSTEP_INLINE void plane_stats(const T* x, int64_t length, double* mean, double* m2) {
+  constexpr int64_t kLanes = 64;
   const double n = static_cast<double>(length);
   const T total = lane_sum<T>(length, [=](int64_t i) LOCKSTEP_INLINE_LAMBDA { return x[i]; });
   const T m = static_cast<T>(static_cast<double>(total) / n);
-  const double s = static_cast<double>(
-      lane_sum<T>(length, [=](int64_t i) LOCKSTEP_INLINE_LAMBDA { return x[i] - m; }));
-  const T squares = lane_sum<T>(length, [=](int64_t i) LOCKSTEP_INLINE_LAMBDA {
-    const T d = x[i] - m;
-    return d * d;
-  });
+  alignas(64) T sums[kLanes] = {};
+  alignas(64) T squares[kLanes] = {};
+  const auto add = [&](int64_t i, int64_t count) LOCKSTEP_INLINE_LAMBDA {
+    fetch_later(x + length + i, count);  // the block that follows, while memory is idle
+#pragma omp simd
+    for (int64_t l = 0; l < count; ++l) {
+      const T d = x[i + l] - m;
+      sums[l] += d;
+      squares[l] += d * d;
+    }
+  };
+  int64_t i = 0;
+  for (; i + kLanes <= length; i += kLanes) add(i, kLanes);
+  add(i, length - i);
+  fold_lanes(sums, kLanes);
+  fold_lanes(squares, kLanes);
+  const double s = static_cast<double>(sums[0]);
   *mean = static_cast<double>(m) + s / n;
-  *m2 = static_cast<double>(squares) - s * s / n;
+  *m2 = static_cast<double>(squares[0]) - s * s / n;
 }
 
 // `block`: (2, C) doubles. The counts before the blocks of a channel are equal in all channels.

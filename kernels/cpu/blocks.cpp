@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 
+#include "lockstep/kernels/cpu/past_cache.h"
 #include "lockstep/kernels/parallel.h"
 #include "lockstep/kernels/strided.h"
 
@@ -13,6 +14,9 @@ namespace {
 // Elements per block: a buffer of f32 takes a quarter of the first-level cache, and few ops need
 // more than two. Beside 64 MiB, blocks of 512 cost 10 to 20 % more, blocks of 4096 gain nothing.
 constexpr int64_t kBlock = 2048;
+// Of a block whose result goes past the cache: with 64 MiB and a number, 2048 take 1.7 times as
+// long, since the result's buffer then has no room in the first-level cache beside what is read.
+constexpr int64_t kPastCacheBlock = 512;
 // Of all elements, where the whole op is one block.
 constexpr int64_t kOneBlock = 512;
 
@@ -119,9 +123,10 @@ struct Operand {
   // The memory of elements [begin, begin + n), if these are contiguous lanes already.
   char* in_place(int64_t begin, int64_t n) const {
     if (converts || walk.inner_stride() != 1) return nullptr;
+    if (walk.dense()) return data + begin * size;
     char* found = nullptr;
     const int64_t inner = walk.inner_size();
-    if (!walk.dense() && begin % inner + n > inner) return nullptr;
+    if (begin % inner + n > inner) return nullptr;
     for_each_run(walk, begin, n, [&](int64_t offset, int64_t) { found = data + offset * size; });
     return found;
   }
@@ -155,9 +160,18 @@ class Reader {
   }
 
  private:
-  alignas(64) char buffer_[kBlock * 8];
+  alignas(kPage) char buffer_[kBlock * 8];
   bool filled_ = false;  // with the one value of a scalar
 };
+
+// Writes n lanes to a dense operand, where these are whole cache lines of memory.
+void write_past_cache(const Operand& operand, int64_t begin, int64_t n, const char* lanes) {
+  alignas(kCacheLine) char converted[kPastCacheBlock * 2];
+  if (operand.converts) operand.store(lanes, converted, 1, n);
+  const auto* from = reinterpret_cast<const uint8_t*>(operand.converts ? converted : lanes);
+  store_values(reinterpret_cast<uint8_t*>(operand.data) + begin * operand.size, n * operand.size,
+               true, [from](int64_t i) LOCKSTEP_INLINE_LAMBDA { return from[i]; });
+}
 
 void write_back(const Operand& operand, int64_t begin, int64_t n, const char* lanes) {
   const int64_t lane_size = operand.converts ? static_cast<int64_t>(sizeof(float)) : operand.size;
@@ -171,24 +185,24 @@ void write_back(const Operand& operand, int64_t begin, int64_t n, const char* la
 
 void widen(const Half* x, float* y, int64_t n) {
   const auto* raw = reinterpret_cast<const uint16_t*>(x);
-  vector_loop(n, [=](int64_t i) LOCKSTEP_INLINE_LAMBDA { y[i] = half_value(raw[i]); });
+  vector_loop<kLight>(n, [=](int64_t i) LOCKSTEP_INLINE_LAMBDA { y[i] = half_value(raw[i]); });
 }
 
 void widen(const BFloat16* x, float* y, int64_t n) {
   const auto* raw = reinterpret_cast<const uint16_t*>(x);
-  vector_loop(n, [=](int64_t i) LOCKSTEP_INLINE_LAMBDA {
+  vector_loop<kLight>(n, [=](int64_t i) LOCKSTEP_INLINE_LAMBDA {
     y[i] = std::bit_cast<float>(uint32_t{raw[i]} << 16);
   });
 }
 
 void narrow(const float* x, Half* y, int64_t n) {
   auto* raw = reinterpret_cast<uint16_t*>(y);
-  vector_loop(n, [=](int64_t i) LOCKSTEP_INLINE_LAMBDA { raw[i] = half_bits(x[i]); });
+  vector_loop<kLight>(n, [=](int64_t i) LOCKSTEP_INLINE_LAMBDA { raw[i] = half_bits(x[i]); });
 }
 
 void narrow(const float* x, BFloat16* y, int64_t n) {
   auto* raw = reinterpret_cast<uint16_t*>(y);
-  vector_loop(n, [=](int64_t i) LOCKSTEP_INLINE_LAMBDA { raw[i] = bfloat_bits(x[i]); });
+  vector_loop<kLight>(n, [=](int64_t i) LOCKSTEP_INLINE_LAMBDA { raw[i] = bfloat_bits(x[i]); });
 }
 
 namespace {
@@ -229,35 +243,47 @@ bool run_one_block(std::initializer_list<const View*> inputs, const View& output
 
 }  // namespace
 
-void run_blocks(std::initializer_list<const View*> inputs, const View& output, BlockLoop loop) {
+void run_blocks(std::initializer_list<const View*> inputs, const View& output, BlockLoop loop,
+                bool much_arithmetic) {
   const int64_t total = output.numel();
   if (total == 0 || run_one_block(inputs, output, total, loop)) return;
   const Shape order = memory_order(output);
   const Operand to(output, order);
   Operand from[kMaxBlockInputs];
   size_t count = 0;
+  bool past_cache = !much_arithmetic && to.walk.dense() &&
+                    goes_past_cache(to.data, kPastCacheBlock * to.size, total * to.size);
   bool direct = to.direct();
   for (const View* input : inputs) {
     from[count] = Operand(*input, order);
     direct = direct && from[count].direct();
+    past_cache = past_cache && input->data != output.data;  // what is read already costs no more
     ++count;
   }
   parallel_for(total, kGrain, [&](int64_t begin, int64_t end) {
     const void* in[kMaxBlockInputs] = {};
-    if (direct) {
+    if (direct && !past_cache) {
       for (size_t k = 0; k < count; ++k) in[k] = from[k].data + begin * from[k].size;
       loop(in, to.data + begin * to.size, end - begin);
       return;
     }
     Reader readers[kMaxBlockInputs];
-    alignas(64) char buffer[kBlock * 8];
-    for (int64_t first = begin; first < end; first += kBlock) {
-      const int64_t n = std::min(kBlock, end - first);
+    alignas(kPage) char buffer[kBlock * 8];
+    const int64_t most = past_cache ? kPastCacheBlock : kBlock;
+    int64_t n = 0;
+    for (int64_t first = begin; first < end; first += n) {
+      n = std::min(most - first % most, end - first);
       for (size_t k = 0; k < count; ++k) in[k] = readers[k].get(from[k], first, n);
-      char* place = to.in_place(first, n);
+      const bool streams = past_cache && n == most;
+      char* place = streams ? nullptr : to.in_place(first, n);
       loop(in, place != nullptr ? place : buffer, n);
-      if (place == nullptr) write_back(to, first, n, buffer);
+      if (streams) {
+        write_past_cache(to, first, n, buffer);
+      } else if (place == nullptr) {
+        write_back(to, first, n, buffer);
+      }
     }
+    if (past_cache) end_past_cache();
   });
 }
 

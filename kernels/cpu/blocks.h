@@ -22,14 +22,17 @@ inline constexpr int kMaxBlockInputs = 4;
 
 // Runs `loop` over views of one shape. Each pointer it gets is of its view's lane type. The output
 // may be one of the inputs; it is written in the order of its own memory, on several threads when
-// it is large.
-void run_blocks(std::initializer_list<const View*> inputs, const View& output, BlockLoop loop);
+// it is large, and past the cache when it is larger than that, unless it is much arithmetic: then
+// it is that which takes the time, and a copy on the way would add to it.
+void run_blocks(std::initializer_list<const View*> inputs, const View& output, BlockLoop loop,
+                bool much_arithmetic = false);
 
-// Runs body(i) for i in [0, n) as vectors; iterations are independent. The body is copied into the
-// loop, else the compiler must assume that a store of bytes changes what it captured.
-template <class Body>
+// Runs body(i) for i in [0, n) as vectors, of kLight for little arithmetic; iterations are
+// independent. The body is copied into the loop, else the compiler must assume that a store of
+// bytes changes what it captured.
+template <SimdLevel widest = SimdLevel::kAvx512, class Body>
 void vector_loop(int64_t n, const Body& body) {
-  simd_dispatch([&]() LOCKSTEP_INLINE_LAMBDA {
+  simd_dispatch<widest>([&]() LOCKSTEP_INLINE_LAMBDA {
     const Body b = body;
     const int64_t count = n;
 #pragma omp simd

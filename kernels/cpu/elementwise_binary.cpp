@@ -9,7 +9,7 @@ void binary_loop(const void* const* in, void* out, int64_t n) {
   const T* a = static_cast<const T*>(in[0]);
   const T* b = static_cast<const T*>(in[1]);
   T* y = static_cast<T*>(out);
-  vector_loop(n, [=](int64_t i) LOCKSTEP_INLINE_LAMBDA {
+  vector_loop<kLight>(n, [=](int64_t i) LOCKSTEP_INLINE_LAMBDA {
     y[i] = static_cast<T>(Op::fwd(static_cast<C>(a[i]), static_cast<C>(b[i])));
   });
 }
@@ -21,7 +21,7 @@ void vjp_a_loop(const void* const* in, void* out, int64_t n) {
   const T* b = static_cast<const T*>(in[2]);
   const T* y = static_cast<const T*>(in[3]);
   T* ga = static_cast<T*>(out);
-  vector_loop(n, [=](int64_t i) LOCKSTEP_INLINE_LAMBDA {
+  vector_loop<kLight>(n, [=](int64_t i) LOCKSTEP_INLINE_LAMBDA {
     ga[i] = Op::template vjp_a<T>(g[i], a[i], b[i], y[i]);
   });
 }
@@ -33,7 +33,7 @@ void vjp_b_loop(const void* const* in, void* out, int64_t n) {
   const T* b = static_cast<const T*>(in[2]);
   const T* y = static_cast<const T*>(in[3]);
   T* gb = static_cast<T*>(out);
-  vector_loop(n, [=](int64_t i) LOCKSTEP_INLINE_LAMBDA {
+  vector_loop<kLight>(n, [=](int64_t i) LOCKSTEP_INLINE_LAMBDA {
     gb[i] = Op::template vjp_b<T>(g[i], a[i], b[i], y[i]);
   });
 }

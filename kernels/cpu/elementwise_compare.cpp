@@ -8,7 +8,7 @@ void compare_loop(const void* const* in, void* out, int64_t n) {
   const T* a = static_cast<const T*>(in[0]);
   const T* b = static_cast<const T*>(in[1]);
   bool* y = static_cast<bool*>(out);
-  vector_loop(n, [=](int64_t i) LOCKSTEP_INLINE_LAMBDA { y[i] = Op::fwd(a[i], b[i]); });
+  vector_loop<kLight>(n, [=](int64_t i) LOCKSTEP_INLINE_LAMBDA { y[i] = Op::fwd(a[i], b[i]); });
 }
 
 template <class T>
@@ -17,7 +17,8 @@ void where_loop(const void* const* in, void* out, int64_t n) {
   const T* a = static_cast<const T*>(in[1]);
   const T* b = static_cast<const T*>(in[2]);
   T* y = static_cast<T*>(out);
-  vector_loop(n, [=](int64_t i) LOCKSTEP_INLINE_LAMBDA { y[i] = condition[i] != 0 ? a[i] : b[i]; });
+  vector_loop<kLight>(
+      n, [=](int64_t i) LOCKSTEP_INLINE_LAMBDA { y[i] = condition[i] != 0 ? a[i] : b[i]; });
 }
 
 }  // namespace

@@ -21,6 +21,12 @@ auto compute_tag() {
 template <class Op, class T>
 using Compute = typename decltype(compute_tag<Op, T>())::type;
 
+// An op that integers have is little arithmetic.
+template <class Op>
+inline constexpr bool is_much_arithmetic = !Op::kIntegers;
+template <class Op>
+inline constexpr SimdLevel widest_of = is_much_arithmetic<Op> ? SimdLevel::kAvx512 : kLight;
+
 // Throws for a dtype that Op does not have.
 template <class Op>
 [[noreturn]] void refuse_dtype(DType dtype) {

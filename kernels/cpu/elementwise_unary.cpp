@@ -29,7 +29,7 @@ void unary_loop(const void* const* in, void* out, int64_t n) {
                   [=](int64_t k) LOCKSTEP_INLINE_LAMBDA { y[k] = Op::second(x[k], between[k]); });
     }
   } else {
-    vector_loop(n, [=](int64_t i) LOCKSTEP_INLINE_LAMBDA {
+    vector_loop<widest_of<Op>>(n, [=](int64_t i) LOCKSTEP_INLINE_LAMBDA {
       y[i] = static_cast<T>(Op::fwd(static_cast<C>(x[i])));
     });
   }
@@ -40,7 +40,7 @@ void unary_loop(const void* const* in, void* out, int64_t n) {
 template <class Op>
 void Unary<Op>::cpu(const View& x, const View& y) {
   visit_lanes<Op>(x.dtype, [&](auto tag) {
-    run_blocks({&x}, y, &unary_loop<Op, typename decltype(tag)::type>);
+    run_blocks({&x}, y, &unary_loop<Op, typename decltype(tag)::type>, is_much_arithmetic<Op>);
   });
 }
 

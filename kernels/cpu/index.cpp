@@ -51,7 +51,7 @@ void add_loop(const void* const* in, void* out, int64_t n) {
   const T* a = static_cast<const T*>(in[0]);
   const T* b = static_cast<const T*>(in[1]);
   T* y = static_cast<T*>(out);
-  vector_loop(n, [=](int64_t i) LOCKSTEP_INLINE_LAMBDA { y[i] = added(a[i], b[i]); });
+  vector_loop<kLight>(n, [=](int64_t i) LOCKSTEP_INLINE_LAMBDA { y[i] = added(a[i], b[i]); });
 }
 
 BlockLoop add_loop_for(DType dtype) {

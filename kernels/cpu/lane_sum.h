@@ -37,6 +37,15 @@ LOCKSTEP_INLINE void add_rows(int64_t rows, int64_t width, T* acc, const F& f) {
   add_rows_apart(rows, width, width, acc, f);
 }
 
+// lanes[0] = the sum of `count` lanes, a power of two.
+template <class T>
+LOCKSTEP_INLINE void fold_lanes(T* lanes, int64_t count) {
+  for (int64_t half = count / 2; half > 0; half /= 2) {
+#pragma omp simd
+    for (int64_t l = 0; l < half; ++l) lanes[l] += lanes[l + half];
+  }
+}
+
 // The sum of f(i) for i in [0, n), in 64 partial sums. T is a floating type.
 template <class T, class F>
 LOCKSTEP_INLINE T lane_sum(int64_t n, const F& f) {
@@ -47,10 +56,7 @@ LOCKSTEP_INLINE T lane_sum(int64_t n, const F& f) {
     alignas(64) T acc[kLanes] = {};
     add_rows(n / kLanes, kLanes, acc,
              [&](int64_t k, int64_t) LOCKSTEP_INLINE_LAMBDA { return f(k); });
-    for (int64_t half = kLanes / 2; half > 0; half /= 2) {
-#pragma omp simd
-      for (int64_t l = 0; l < half; ++l) acc[l] += acc[l + half];
-    }
+    fold_lanes(acc, kLanes);
     total = acc[0];
     i = n / kLanes * kLanes;
   }

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "lockstep/kernels/cpu/lane_sum.h"
+#include "lockstep/kernels/cpu/past_cache.h"
 #include "lockstep/kernels/cpu/staged.h"
 #include "lockstep/kernels/parallel.h"
 #include "lockstep/kernels/vector_math.h"
@@ -15,6 +16,8 @@ namespace {
 
 constexpr int64_t kGrain = 16384;  // elements that are worth a thread
 constexpr int64_t kChunk = 65536;  // elements whose rows are summed into one partial gradient
+constexpr int64_t kPiece = 512;    // elements of a row that are summed at a time
+constexpr int64_t kAhead = 16384;  // elements of a row and of the next that the cache has room for
 
 int64_t rows_of(int64_t elements, int64_t size) { return std::max<int64_t>(1, elements / size); }
 
@@ -40,23 +43,32 @@ void forward(const T* x, const T* weight, const T* bias, double eps, T* y, T* me
              int64_t rows, int64_t size) {
   const T n = static_cast<T>(size);
   const T epsilon = static_cast<T>(eps);
+  constexpr auto kSize = static_cast<int64_t>(sizeof(T));
+  const bool past_cache = goes_past_cache(y, size * kSize, rows * size * kSize);
   parallel_for(rows, rows_of(kGrain, size), [=](int64_t begin, int64_t end) {
     simd_dispatch([=]() LOCKSTEP_INLINE_LAMBDA {
       for (int64_t r = begin; r < end; ++r) {
         const T* in = x + r * size;
-        T* out = y + r * size;
         const T m = lane_sum<T>(size, [=](int64_t i) LOCKSTEP_INLINE_LAMBDA { return in[i]; }) / n;
-        const T var =
-            lane_sum<T>(
-                size, [=](int64_t i) LOCKSTEP_INLINE_LAMBDA { return (in[i] - m) * (in[i] - m); }) /
-            n;
-        const T s = rsqrt(var + epsilon);
-#pragma omp simd
-        for (int64_t i = 0; i < size; ++i) out[i] = (in[i] - m) * s * weight[i] + bias[i];
+        T squares{0};
+        for (int64_t first = 0; first < size; first += kPiece) {
+          const T* piece = in + first;
+          const int64_t count = std::min(kPiece, size - first);
+          if (size <= kAhead)
+            fetch_later(piece + size, count);  // of the next row, as memory keeps up
+          squares += lane_sum<T>(count, [=](int64_t i) LOCKSTEP_INLINE_LAMBDA {
+            return (piece[i] - m) * (piece[i] - m);
+          });
+        }
+        const T s = rsqrt(squares / n + epsilon);
+        store_values(y + r * size, size, past_cache, [=](int64_t i) LOCKSTEP_INLINE_LAMBDA {
+          return (in[i] - m) * s * weight[i] + bias[i];
+        });
         mean[r] = m;
         rstd[r] = s;
       }
     });
+    end_past_cache();
   });
 }
 

@@ -4,6 +4,7 @@
 
 #include "lockstep/kernels/cpu/added.h"
 #include "lockstep/kernels/cpu/lines.h"
+#include "lockstep/kernels/cpu/past_cache.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -27,7 +28,7 @@ constexpr int64_t kWidest = 2048;
 // `count` lines that stand side by side in memory, an element of each, and then the next of each.
 template <class T>
 void scan_strip(const T* x, int64_t x_step, ScanResult<T>* y, int64_t y_step, int64_t length,
-                int64_t count) {
+                int64_t count, bool past_cache) {
   alignas(64) ScanSum<T> sums[kWidest];
   ScanSum<T>* s = sums;
   std::fill_n(s, count, ScanSum<T>{});
@@ -35,10 +36,15 @@ void scan_strip(const T* x, int64_t x_step, ScanResult<T>* y, int64_t y_step, in
     for (int64_t k = 0; k < length; ++k) {
       const T* row = x + k * x_step;
       ScanResult<T>* out = y + k * y_step;
-#pragma omp simd
-      for (int64_t j = 0; j < count; ++j) scan_element(row[j], s[j], out[j]);
+      if (past_cache) fetch_later(row + x_step, count);
+      store_values(out, count, past_cache, [=](int64_t j) LOCKSTEP_INLINE_LAMBDA {
+        ScanResult<T> so_far;
+        scan_element(row[j], s[j], so_far);
+        return so_far;
+      });
     }
   });
+  end_past_cache();
 }
 
 // Lines that are scanned together: while the sum of one waits for its last addition, the processor
@@ -72,11 +78,15 @@ void CumSum::cpu(const View& x, const View& y, int64_t axis, bool reverse) {
     const T* x_data = x.as<T>() + (reverse ? (length - 1) * x.strides[d] : 0);
     R* y_data = y.as<R>() + (reverse ? (length - 1) * y.strides[d] : 0);
     if (lines.beside(x.strides) == 1 && lines.beside(y.strides) == 1 && d + 1 < x.shape.size()) {
+      constexpr auto kSize = static_cast<int64_t>(sizeof(R));
       const int64_t width = std::clamp(lines.count() / num_threads(), Lines::kStrip, kWidest);
+      const bool whole_lines = width % kCacheLine == 0 && y.strides[d] * kSize % kCacheLine == 0 &&
+                               goes_past_cache(y_data, y.strides[d] * kSize, y.numel() * kSize);
       lines.for_each_strip(
           [&](int64_t line, int64_t count) {
             scan_strip<T>(x_data + lines.offset(x.strides, line), x_step,
-                          y_data + lines.offset(y.strides, line), y_step, length, count);
+                          y_data + lines.offset(y.strides, line), y_step, length, count,
+                          whole_lines && count == width);
           },
           width);
       return;

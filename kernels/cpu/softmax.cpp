@@ -23,6 +23,8 @@ constexpr int64_t kBlock = 2048;   // elements of a block
 constexpr int64_t kGrain = 16384;  // elements that are worth a thread
 constexpr int64_t kAhead = 16384;  // elements of a row and of the next that the cache has room for
 constexpr int64_t kShortRow = 64;  // elements of a row that has no vectors of its own
+// Elements of a row whose exponentials a buffer has room for.
+constexpr int64_t kPastCacheRow = 4096;
 
 // The view with dimension `axis` moved to the end; a scalar is one row of one element.
 View as_rows(const View& x, int64_t axis) {
@@ -72,20 +74,32 @@ LOCKSTEP_INLINE T dot(const T* x, const T* y, int64_t n) {
   return lane_sum<T>(n, [=](int64_t i) LOCKSTEP_INLINE_LAMBDA { return x[i] * y[i]; });
 }
 
-// y = exp(x - most), with no x over most. The n elements from `ahead` on, unless
-// it is null, are fetched into the cache meanwhile, piece by piece, as memory keeps up.
-template <class T>
-LOCKSTEP_INLINE void exps(const T* x, T most, T* y, int64_t n, const T* ahead) {
-  constexpr int64_t kPiece = 512;
-  constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(T));
-  for (int64_t i = 0; i < n; i += kPiece) {
-    const int64_t end = std::min(n, i + kPiece);
-    if (ahead != nullptr) {
-      for (int64_t k = i; k < end; k += kLine) __builtin_prefetch(ahead + k);
-    }
+// The sum of exp(x - most), with no x over most; each goes to put(i, it) too. The n elements from
+// `ahead` on, unless it is null, are fetched meanwhile, piece by piece, as memory keeps up. The
+// order of additions depends on n alone.
+template <class T, class F>
+LOCKSTEP_INLINE T exps(const T* x, T most, int64_t n, const T* ahead, const F& put) {
+  constexpr int64_t kLanes = 64;
+  T total{0};
+  for (int64_t first = 0; first < n; first += kBlock) {
+    const int64_t end = std::min(n, first + kBlock);
+    alignas(kCacheLine) T sums[kLanes] = {};
+    const auto add = [&](int64_t i, int64_t count) LOCKSTEP_INLINE_LAMBDA {
+      if (ahead != nullptr) fetch_later(ahead + i, count);
 #pragma omp simd
-    for (int64_t k = i; k < end; ++k) y[k] = exp_below_70(x[k] - most);
+      for (int64_t l = 0; l < count; ++l) {
+        const T e = exp_below_70(x[i + l] - most);
+        put(i + l, e);
+        sums[l] += e;
+      }
+    };
+    int64_t i = first;
+    for (; i + kLanes <= end; i += kLanes) add(i, kLanes);
+    add(i, end - i);
+    fold_lanes(sums, kLanes);
+    total += sums[0];
   }
+  return total;
 }
 
 // What comes `size` elements after x, unless so many would not stay in the cache until then.
@@ -108,38 +122,31 @@ LOCKSTEP_INLINE void short_exps(const T* x, int64_t rows, int64_t size, T* turne
 #pragma omp simd
     for (int64_t r = 0; r < rows; ++r) most[r] = row[r] > most[r] ? row[r] : most[r];
   }
+  std::fill_n(total, rows, T{0});
+  const T* ahead = ahead_of(x, rows * size);
   for (int64_t i = 0; i < size; ++i) {
     T* row = turned + i * rows;
+    if (ahead != nullptr) fetch_later(ahead + i * rows, rows);
 #pragma omp simd
-    for (int64_t r = 0; r < rows; ++r) row[r] -= most[r];
-  }
-  exps(turned, T{0}, turned, rows * size, ahead_of(x, rows * size));
-  std::fill_n(total, rows, T{0});
-  for (int64_t i = 0; i < size; ++i) {
-    const T* row = turned + i * rows;
-#pragma omp simd
-    for (int64_t r = 0; r < rows; ++r) total[r] += row[r];
+    for (int64_t r = 0; r < rows; ++r) {
+      row[r] = exp_below_70(row[r] - most[r]);
+      total[r] += row[r];
+    }
   }
 }
 
 // most[r] = the largest of row r, log_sum[r] = log(sum(exp(row - most))), for a block of rows.
-// buffer: kBlock elements.
 template <class T>
-LOCKSTEP_INLINE void log_sums(const T* x, int64_t rows, int64_t size, T* buffer, T* most,
-                              T* log_sum) {
+LOCKSTEP_INLINE void log_sums(const T* x, int64_t rows, int64_t size, T* most, T* log_sum) {
   if (size < kShortRow) {
-    short_exps(x, rows, size, buffer, most, log_sum);
+    alignas(kCacheLine) T turned[kBlock];
+    short_exps(x, rows, size, turned, most, log_sum);
   } else {
     for (int64_t r = 0; r < rows; ++r) {
       const T* row = x + r * size;
       const T* ahead = ahead_of(row, std::max(size, kBlock));
       most[r] = largest(row, size);
-      log_sum[r] = T{0};
-      for (int64_t i = 0; i < size; i += kBlock) {
-        const int64_t n = std::min(kBlock, size - i);
-        exps(row + i, most[r], buffer, n, ahead == nullptr ? nullptr : ahead + i);
-        log_sum[r] += sum(buffer, n);
-      }
+      log_sum[r] = exps(row, most[r], size, ahead, [](int64_t, T) LOCKSTEP_INLINE_LAMBDA {});
     }
   }
 #pragma omp simd
@@ -152,14 +159,29 @@ LOCKSTEP_INLINE void short_softmax(const T* x, int64_t rows, int64_t size, T* ou
   T most[kBlock];
   T total[kBlock];
   short_exps(x, rows, size, turned, most, total);
+#pragma omp simd
+  for (int64_t r = 0; r < rows; ++r) total[r] = T{1} / total[r];
   for (int64_t i = 0; i < size; ++i) {
     T* row = turned + i * rows;
 #pragma omp simd
-    for (int64_t r = 0; r < rows; ++r) row[r] /= total[r];
+    for (int64_t r = 0; r < rows; ++r) row[r] *= total[r];
   }
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t i = 0; i < size; ++i) out[r * size + i] = turned[i * rows + r];
   }
+}
+
+// A row: its exponentials wait in a buffer where the result goes past the cache, else in the
+// result.
+template <class T>
+LOCKSTEP_INLINE void long_softmax(const T* x, int64_t size, T* out, bool past_cache) {
+  alignas(kPage) char buffer[kPastCacheRow * sizeof(T) + kPage];
+  T* exponentials = past_cache ? at_place_of(x, reinterpret_cast<T*>(buffer)) : out;
+  const T total = exps(x, largest(x, size), size, ahead_of(x, std::max(size, kBlock)),
+                       [=](int64_t i, T e) LOCKSTEP_INLINE_LAMBDA { exponentials[i] = e; });
+  const T factor = T{1} / total;
+  store_values(out, size, past_cache,
+               [=](int64_t i) LOCKSTEP_INLINE_LAMBDA { return exponentials[i] * factor; });
 }
 
 // out = f of inputs a and b: f(a, b, out, rows, size) is called for blocks of rows along the axis.
@@ -199,19 +221,18 @@ void Softmax::cpu(const View& x, const View& y, int64_t axis) {
   if (runs_in_columns(x, axis)) return softmax_columns(x, y, axis);
   visit_lane(y.dtype, "softmax", [&](auto tag) {
     using T = typename decltype(tag)::type;
-    map_rows<T>(
-        x, x, y, axis,
-        [](const T* in, const T*, T* out, int64_t rows, int64_t size) LOCKSTEP_INLINE_LAMBDA {
-          if (size < kShortRow) return short_softmax(in, rows, size, out);
-          for (int64_t r = 0; r < rows; ++r) {
-            const T* from = in + r * size;
-            T* row = out + r * size;
-            exps(from, largest(from, size), row, size, ahead_of(from, std::max(size, kBlock)));
-            const T total = sum(row, size);
-#pragma omp simd
-            for (int64_t i = 0; i < size; ++i) row[i] /= total;
-          }
-        });
+    constexpr auto kSize = static_cast<int64_t>(sizeof(T));
+    const int64_t bytes = y.numel() * kSize;
+    map_rows<T>(x, x, y, axis,
+                [=](const T* in, const T*, T* out, int64_t rows, int64_t size)
+                    LOCKSTEP_INLINE_LAMBDA {
+                      if (size < kShortRow) return short_softmax(in, rows, size, out);
+                      const bool past_cache =
+                          size <= kPastCacheRow && goes_past_cache(out, size * kSize, bytes);
+                      for (int64_t r = 0; r < rows; ++r) {
+                        long_softmax(in + r * size, size, out + r * size, past_cache);
+                      }
+                    });
   });
 }
 
@@ -240,29 +261,21 @@ void LogSoftmax::cpu(const View& x, const View& y, int64_t axis) {
     using T = typename decltype(tag)::type;
     constexpr auto kSize = static_cast<int64_t>(sizeof(T));
     const int64_t bytes = y.numel() * kSize;
-    map_rows<T>(x, x, y, axis,
-                [=](const T* in, const T*, T* out, int64_t rows, int64_t size)
-                    LOCKSTEP_INLINE_LAMBDA {
-                      alignas(kCacheLine) T buffer[kBlock];
-                      T most[kBlock];
-                      T log_sum[kBlock];
-                      log_sums(in, rows, size, buffer, most, log_sum);
-                      // Nothing is left to do while a usual store would wait for its line.
-                      const bool past_cache = goes_past_cache(out, size * kSize, bytes);
-                      const int64_t piece = past_cache ? kBlock : size;
-                      for (int64_t r = 0; r < rows; ++r) {
-                        const T m = most[r];
-                        const T l = log_sum[r];
-                        for (int64_t first = 0; first < size; first += piece) {
-                          const int64_t n = std::min(piece, size - first);
-                          const T* from = in + r * size + first;
-                          T* to = past_cache ? buffer : out + r * size + first;
-#pragma omp simd
-                          for (int64_t i = 0; i < n; ++i) to[i] = (from[i] - m) - l;
-                          if (past_cache) copy_past_cache(to, out + r * size + first, n * kSize);
-                        }
-                      }
-                    });
+    map_rows<T>(
+        x, x, y, axis,
+        [=](const T* in, const T*, T* out, int64_t rows, int64_t size) LOCKSTEP_INLINE_LAMBDA {
+          T most[kBlock];
+          T log_sum[kBlock];
+          log_sums(in, rows, size, most, log_sum);
+          const bool past_cache = goes_past_cache(out, size * kSize, bytes);
+          for (int64_t r = 0; r < rows; ++r) {
+            const T* from = in + r * size;
+            const T m = most[r];
+            const T l = log_sum[r];
+            store_values(out + r * size, size, past_cache,
+                         [=](int64_t i) LOCKSTEP_INLINE_LAMBDA { return (from[i] - m) - l; });
+          }
+        });
   });
 }
 
@@ -297,10 +310,9 @@ void LogSumExp::cpu(const View& x, const View& y, int64_t axis) {
     const int64_t size = lines.shape.back();
     for_each_block(y.numel(), size, [=](int64_t first, int64_t rows) LOCKSTEP_INLINE_LAMBDA {
       const T* block = data + first * size;
-      alignas(64) T buffer[kBlock];
       T most[kBlock];
       T log_sum[kBlock];
-      log_sums(block, rows, size, buffer, most, log_sum);
+      log_sums(block, rows, size, most, log_sum);
       for (int64_t r = 0; r < rows; ++r) {
         out[first + r] = most[r] + log_sum[r];
         if (abs(most[r]) < std::numeric_limits<T>::infinity()) continue;
@@ -335,10 +347,9 @@ void CrossEntropy::cpu(const View& logits, const View& targets, int64_t ignore_i
     } else {
       for_each_block(
           logits.shape[0], size, [=](int64_t first, int64_t rows) LOCKSTEP_INLINE_LAMBDA {
-            alignas(64) T buffer[kBlock];
             T most[kBlock];
             T log_sum[kBlock];
-            log_sums(x + first * size, rows, size, buffer, most, log_sum);
+            log_sums(x + first * size, rows, size, most, log_sum);
             for (int64_t r = 0; r < rows; ++r) {
               const int64_t n = first + r;
               const int64_t target = t[n * step];

@@ -50,16 +50,7 @@ struct Strip {
   // Row r of out = f(c) for each column.
   template <class F>
   LOCKSTEP_INLINE void put(int64_t r, const F& f) const {
-    T* row = out + r * step;
-    if (!past_cache) {
-#pragma omp simd
-      for (int64_t c = 0; c < columns; ++c) row[c] = f(c);
-      return;
-    }
-    alignas(kCacheLine) T values[kMost];
-#pragma omp simd
-    for (int64_t c = 0; c < columns; ++c) values[c] = f(c);
-    copy_past_cache(values, row, columns * static_cast<int64_t>(sizeof(T)));
+    store_values(out + r * step, columns, past_cache, f);
   }
 };
 
@@ -157,9 +148,11 @@ void softmax_columns(const View& x, const View& y, int64_t axis) {
       load(s, tile, most);
       sum_exps(s, tile, most, total,
                [&](int64_t r) LOCKSTEP_INLINE_LAMBDA { return tile + r * s.columns; });
+#pragma omp simd
+      for (int64_t c = 0; c < s.columns; ++c) total[c] = T{1} / total[c];
       for (int64_t r = 0; r < s.rows; ++r) {
         const T* row = tile + r * s.columns;
-        s.put(r, [&](int64_t c) LOCKSTEP_INLINE_LAMBDA { return row[c] / total[c]; });
+        s.put(r, [&](int64_t c) LOCKSTEP_INLINE_LAMBDA { return row[c] * total[c]; });
       }
     });
   });

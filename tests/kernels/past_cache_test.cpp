@@ -2,13 +2,18 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <vector>
 
 #include "lockstep/kernels/copy.h"
+#include "lockstep/kernels/elementwise.h"
+#include "lockstep/kernels/layer_norm.h"
 #include "lockstep/kernels/memory.h"
 #include "lockstep/kernels/parallel.h"
+#include "lockstep/kernels/scan.h"
+#include "lockstep/kernels/softmax.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -87,6 +92,149 @@ TEST(PastCache, LargeCopiesOfShortRunsAreRight) {
       }
     }
     EXPECT_EQ(wrong, 0) << run;
+  }
+}
+
+// Values of either sign, no two neighbours alike.
+Floats mixed(const Shape& shape) {
+  Floats out(shape, contiguous_strides(shape));
+  for (int64_t i = 0; i < numel(shape); ++i) {
+    out.data()[i] = static_cast<float>(i * 7919 % 1013 - 506) * 0.01f;
+  }
+  return out;
+}
+
+View part_of(const View& x, int64_t first, int64_t count) {
+  View out = x;
+  out.data = static_cast<char*>(x.data) + first * static_cast<int64_t>(size_of(x.dtype));
+  out.shape = {count};
+  out.strides = {1};
+  return out;
+}
+
+// Whether f(view of all, result) gives what f(view of a part, result) does in parts that no cache
+// is too small for.
+template <class F>
+void expect_as_in_parts(const View& x, const View& y, const F& f) {
+  f(x, y, 0);
+  constexpr int64_t kPart = 100003;
+  const auto size = static_cast<int64_t>(size_of(y.dtype));
+  const auto memory = allocate(static_cast<size_t>(kPart * size));
+  int64_t wrong = 0;
+  for (int64_t first = 0; first < y.numel(); first += kPart) {
+    const int64_t n = std::min(kPart, y.numel() - first);
+    const View part = {memory.get(), y.dtype, kCpu, {n}, {1}};
+    f(part_of(x, first, n), part, first);
+    const char* all = static_cast<const char*>(y.data) + first * size;
+    wrong += std::memcmp(all, memory.get(), static_cast<size_t>(n * size)) != 0 ? 1 : 0;
+  }
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST(PastCache, LargeElementWiseResultsAreRight) {
+  const int64_t count = kPastCacheBytes / 4 + 1237;
+  const Floats x = mixed({count});
+  const Floats other = counted({count}, {1});
+  const Floats y({count + 1}, {1});
+  float number = 1.5f;
+  const auto scaled = [&](const View& in, const View& out, int64_t) {
+    const View factor = {&number, DType::kF32, kCpu, out.shape, {0}};
+    Binary<Mul>::cpu(in, factor, out);
+  };
+  const auto added = [&](const View& in, const View& out, int64_t first) {
+    Binary<Add>::cpu(in, part_of(other.view, first, out.shape[0]), out);
+  };
+  for (const int threads : {1, 3}) {
+    set_num_threads(threads);
+    for (const int64_t from : {0, 1}) {  // whole lines, and none
+      SCOPED_TRACE(::testing::Message() << threads << " threads, from " << from);
+      expect_as_in_parts(x.view, part_of(y.view, from, count), scaled);
+      expect_as_in_parts(x.view, part_of(y.view, from, count), added);
+    }
+  }
+  set_num_threads(0);
+}
+
+TEST(PastCache, LargeConversionsAreRight) {
+  const int64_t count = kPastCacheBytes / 2 + 1237;
+  const Floats x = mixed({count});
+  const auto memory = allocate(static_cast<size_t>(count) * 2);
+  const auto convert = [](const View& in, const View& out, int64_t) { Copy::cpu(in, out); };
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    const View narrow = {memory.get(), dtype, kCpu, {count}, {1}};
+    expect_as_in_parts(x.view, narrow, convert);
+    const Floats back({count}, {1});
+    expect_as_in_parts(narrow, back.view, convert);
+  }
+}
+
+// Where the result takes the place of an operand, nothing else is known of its memory.
+TEST(PastCache, LargeResultsInPlaceAreRight) {
+  const int64_t count = kPastCacheBytes / 4 + 1237;
+  const Floats x = mixed({count});
+  const Floats once({count}, {1});
+  Binary<Add>::cpu(x.view, x.view, once.view);
+  Binary<Add>::cpu(x.view, x.view, x.view);
+  EXPECT_EQ(std::memcmp(x.data(), once.data(), static_cast<size_t>(count) * 4), 0);
+}
+
+// Rows of whole lines, and of none; rows for which there is a buffer, and longer ones.
+TEST(PastCache, LargeResultsOfRowsAreRight) {
+  for (const Shape& shape : {Shape{8200, 1024}, Shape{8200, 1031}, Shape{1700, 5120}}) {
+    SCOPED_TRACE(shape[1]);
+    const Floats x = mixed(shape);
+    const Floats y(shape, contiguous_strides(shape));
+    const Floats mean({shape[0]}, {1});
+    const Floats rstd({shape[0]}, {1});
+    const auto as_rows = [&](const View& v, int64_t first, int64_t rows) {
+      View out = v;
+      out.data = v.as<float>() + first * shape[1];
+      out.shape[0] = rows;
+      return out;
+    };
+    const auto normalised = [&](const View& in, const View& out) {
+      const View rows = {mean.data(), DType::kF32, kCpu, {in.shape[0]}, {1}};
+      const View other_rows = {rstd.data(), DType::kF32, kCpu, {in.shape[0]}, {1}};
+      LayerNorm::cpu(in, nullptr, nullptr, 1e-5, out, rows, other_rows);
+    };
+    const auto check = [&](const auto& f) {
+      f(x.view, y.view);
+      const int64_t few = 101;
+      const Floats part({few, shape[1]}, {shape[1], 1});
+      for (int64_t first = 0; first + few <= shape[0]; first += few) {
+        f(as_rows(x.view, first, few), part.view);
+        ASSERT_EQ(std::memcmp(y.data() + first * shape[1], part.data(),
+                              static_cast<size_t>(few * shape[1]) * 4),
+                  0)
+            << "from row " << first;
+      }
+    };
+    check([](const View& in, const View& out) { Softmax::cpu(in, out, 1); });
+    check([](const View& in, const View& out) { LogSoftmax::cpu(in, out, 1); });
+    check([](const View& in, const View& out) { CumSum::cpu(in, out, 1, false); });
+    check(normalised);
+  }
+}
+
+TEST(PastCache, LargeSumsAlongColumnsAreRight) {
+  for (const int64_t columns : {4096, 4100}) {
+    const Shape shape = {2100, columns};
+    const Floats x = mixed(shape);
+    const Floats y(shape, contiguous_strides(shape));
+    for (const bool reverse : {false, true}) {
+      CumSum::cpu(x.view, y.view, 0, reverse);
+      std::vector<double> sums(static_cast<size_t>(columns));
+      int64_t wrong = 0;
+      for (int64_t k = 0; k < shape[0]; ++k) {
+        const int64_t row = reverse ? shape[0] - 1 - k : k;
+        for (int64_t j = 0; j < columns; ++j) {
+          double& sum = sums[static_cast<size_t>(j)];
+          sum += static_cast<double>(x.data()[row * columns + j]);
+          wrong += y.data()[row * columns + j] != static_cast<float>(sum) ? 1 : 0;
+        }
+      }
+      EXPECT_EQ(wrong, 0) << columns << (reverse ? " reverse" : "");
+    }
   }
 }
 

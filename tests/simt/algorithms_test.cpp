@@ -204,7 +204,11 @@ TEST(CudaAlgorithms, ThatThereAreNotAreErrorsThatListWhatThereIs) {
   EXPECT_THAT(refused({"tcp", "two_shot"}), AllOf(HasSubstr("two_shot"), HasSubstr("one_shot")));
 }
 
-TEST(CudaAlgorithms, MustBeTheSameOnAllRanks) {
+// ---- Between processes ----
+
+class CudaAlgorithmNames : public ProcessesTest {};
+
+TEST_F(CudaAlgorithmNames, MustBeTheSameOnAllRanks) {
   const auto ends = run_joining(2, [&](int rank, const Connect& connect) {
     Options options = options_on(kFirst, "cuda", seconds(60));
     options.algorithm = rank == 0 ? "ring" : "one_shot";
@@ -218,8 +222,6 @@ TEST(CudaAlgorithms, MustBeTheSameOnAllRanks) {
   });
   EXPECT_EQ(ends, std::vector<int>(2, 0));
 }
-
-// ---- Between processes ----
 
 class CudaAlgorithmProcesses : public ProcessesTest,
                                public ::testing::WithParamInterface<const char*> {

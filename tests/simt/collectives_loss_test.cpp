@@ -60,6 +60,7 @@ class CudaLosses : public ProcessesTest {};
 std::vector<int> give_up_before_a_fold(
     int devices, milliseconds timeout, milliseconds sleep, const SharedNumber& ended,
     const std::function<void(Communicator&, std::shared_ptr<void> x)>& after) {
+  const SharedNumber queued;
   return run_processes(2, devices, "cuda", timeout, [&](Communicator& comm) {
     const Device device = comm.device();
     auto x = comm.allocate(kBytes, device);
@@ -68,12 +69,14 @@ std::vector<int> give_up_before_a_fold(
     Stream(device).synchronize();
     if (comm.rank() == 0) {
       queue_much(device);
+      *queued = 1;
       reduce(comm, x).wait();
       std::this_thread::sleep_for(sleep);
       Stream(device).synchronize();
       *ended = 1;
       return;
     }
+    queued.await(1);
     reduce(comm, x).wait();
     Work third = reduce(comm, x);
     std::thread aborter([&] {

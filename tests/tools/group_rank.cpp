@@ -6,6 +6,7 @@
 //   absent     rank 1 does not come to collective 8
 //   fail-once  rank 1 ends with status 5 unless the launcher has started it again
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -20,8 +21,10 @@ int main(int argc, char** argv) {
   using namespace lockstep;
   const char* what = argc == 2 ? argv[1] : "";
   const auto is = [&](const char* name) { return std::strcmp(what, name) == 0; };
+  int64_t of_rank_1 = ::getpid();
   try {
     const auto group = comm::init();
+    if (is("fail-once")) group->broadcast(&of_rank_1, 1, DType::kI64, 1).wait();
     std::vector<float> data(1009);
     const auto sum = [&] {
       for (size_t i = 0; i < data.size(); ++i) {
@@ -45,6 +48,8 @@ int main(int argc, char** argv) {
     return 0;
   } catch (const Error& error) {
     std::fprintf(stderr, "%s\n", error.what());
+    // The launcher is to hear of rank 1 first: until it has, there is such a process.
+    while (is("fail-once") && ::kill(static_cast<pid_t>(of_rank_1), 0) == 0) ::usleep(1000);
     return 1;
   }
 }
