@@ -14,7 +14,7 @@ namespace lockstep::kernels {
 namespace {
 
 // Elements that are searched as one: vectors find out whether one of them beats what came before,
-// and only then a part of them, and one by one, is looked at.
+// and only then which, and where: a part at a time.
 constexpr int64_t kRun = 512;
 constexpr int64_t kPart = 64;
 
@@ -62,20 +62,53 @@ struct Best {
   }
 };
 
-// Whether any of n contiguous elements beats `value`, which is no NaN, or is NaN.
+// Whether one of n contiguous elements beats `value`, which is no NaN, or is NaN.
 template <class Order, class T>
-bool any_better(const T* x, int64_t n, T value) {
-  int64_t worse = 0;
-  simd_dispatch([&]() LOCKSTEP_INLINE_LAMBDA {
-    const T* from = x;
-    const int64_t size = n;
-    const T limit = value;
-    int count = 0;
+LOCKSTEP_INLINE bool any_better(const T* x, int64_t n, T value) {
+  int count = 0;
 #pragma omp simd reduction(+ : count)
-    for (int64_t i = 0; i < size; ++i) count += Order::not_better(from[i], limit) ? 1 : 0;
-    worse = count;
-  });
-  return worse != n;
+  for (int64_t i = 0; i < n; ++i) count += Order::not_better(x[i], value) ? 1 : 0;
+  return count != n;
+}
+
+template <class T>
+LOCKSTEP_INLINE bool any_nan(const T* x, int64_t n) {
+  int count = 0;
+#pragma omp simd reduction(+ : count)
+  for (int64_t i = 0; i < n; ++i) count += is_nan(x[i]) ? 1 : 0;
+  return count != 0;
+}
+
+// The best of n contiguous elements that are no NaN, and of `value`.
+template <class Order, class T>
+LOCKSTEP_INLINE T best_of(const T* x, int64_t n, T value) {
+  constexpr int64_t kLanes = 4 * 64 / static_cast<int64_t>(sizeof(T));
+  T lanes[kLanes];
+  for (int64_t k = 0; k < kLanes; ++k) lanes[k] = value;
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+#pragma omp simd
+    for (int64_t k = 0; k < kLanes; ++k) {
+      lanes[k] = Order::better(x[i + k], lanes[k]) ? x[i + k] : lanes[k];
+    }
+  }
+  for (; i < n; ++i) value = Order::better(x[i], value) ? x[i] : value;
+  for (int64_t k = 0; k < kLanes; ++k) value = Order::better(lanes[k], value) ? lanes[k] : value;
+  return value;
+}
+
+// The first of n contiguous elements for which is_it() holds; there is one.
+template <class T, class F>
+LOCKSTEP_INLINE int64_t first_of(const T* x, int64_t n, const F& is_it) {
+  int64_t first = 0;
+  for (; first + kPart <= n; first += kPart) {
+    int found = 0;
+#pragma omp simd reduction(+ : found)
+    for (int64_t k = 0; k < kPart; ++k) found += is_it(x[first + k]) ? 1 : 0;
+    if (found != 0) break;
+  }
+  while (!is_it(x[first])) ++first;
+  return first;
 }
 
 // The place of the first element that no other one beats, or of the first NaN, among elements
@@ -86,16 +119,20 @@ void search_run(const T* run, int64_t stride, int64_t length, int64_t first, Bes
     for (int64_t k = 0; k < length; ++k) best.look_at(run[k * stride], first + k);
     return;
   }
-  for (int64_t from = 0; from < length; from += kRun) {
-    const int64_t end = std::min(from + kRun, length);
-    if (is_nan(best.value)) return;
-    if (!any_better<Order, T>(run + from, end - from, best.value)) continue;
-    for (int64_t part = from; part < end && !is_nan(best.value); part += kPart) {
-      const int64_t n = std::min(kPart, end - part);
-      if (!any_better<Order, T>(run + part, n, best.value)) continue;
-      for (int64_t k = part; k < part + n; ++k) best.look_at(run[k], first + k);
+  simd_dispatch([&]() LOCKSTEP_INLINE_LAMBDA {
+    for (int64_t from = 0; from < length && !is_nan(best.value); from += kRun) {
+      const T* x = run + from;
+      const int64_t n = std::min(kRun, length - from);
+      if (!any_better<Order, T>(x, n, best.value)) continue;
+      const T found = best_of<Order, T>(x, n, best.value);
+      const auto is_nan_here = [](T e) LOCKSTEP_INLINE_LAMBDA { return is_nan(e); };
+      const auto is_found = [=](T e) LOCKSTEP_INLINE_LAMBDA { return e == found; };
+      const bool nan = std::is_floating_point_v<T> && any_nan(x, n);
+      const int64_t at = nan ? first_of(x, n, is_nan_here) : first_of(x, n, is_found);
+      best.value = x[at];
+      best.place = first + from + at;
     }
-  }
+  });
 }
 
 // `width` results side by side, each from a column of `rows` elements at a stride.

@@ -137,6 +137,32 @@ TEST(Extremes, NanWinsWhereverItStands) {
   }
 }
 
+// Long runs are searched in pieces. Of the peaks from `place` on the first counts, and of NaNs too,
+// whatever is larger before or after them.
+TEST(Extremes, PlacesInLongRunsAreThoseOfTheFirst) {
+  constexpr int64_t kCount = 1201;
+  const Array where = empty(DType::kI64, {1});
+  for (const DType dtype : {DType::kF64, DType::kF32, DType::kBF16, DType::kI64, DType::kI8}) {
+    for (const int64_t place : {0, 1, 255, 256, 511, 512, 513, 1023, 1100, 1200}) {
+      const auto peaks = [&](double peak, double sign) {
+        return filled(empty(dtype, {kCount}), [=](int64_t i) {
+          return i >= place && (i - place) % 301 == 0 ? peak
+                                                      : sign * static_cast<double>(i * 7 % 50);
+        });
+      };
+      ArgMax::cpu(peaks(60, 1).view, where.view);
+      EXPECT_EQ(where.get(0), place) << name(dtype);
+      ArgMin::cpu(peaks(-60, -1).view, where.view);
+      EXPECT_EQ(where.get(0), place) << name(dtype);
+      if (!is_floating(dtype)) continue;
+      for (const auto kernel : {&ArgMax::cpu, &ArgMin::cpu}) {
+        kernel(peaks(kNan, 1).view, where.view);
+        EXPECT_EQ(where.get(0), place) << name(dtype);
+      }
+    }
+  }
+}
+
 TEST(Extremes, InfinitiesAndTheFirstOfEqualsAreFound) {
   const Array low = filled(empty(DType::kF32, {70}), [](int64_t) { return -kInf; });
   const Array y = empty(DType::kF32, {1});
