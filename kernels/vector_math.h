@@ -100,8 +100,8 @@ LOCKSTEP_INLINE float scale(float x, uint32_t bits) {
   return x * power_of_two(half) * power_of_two(bits - half);
 }
 
-// Polynomials are summed in pairs, and pairs of pairs: a chain of dependent operations would be
-// longer than what a processor looks ahead.
+// What is wanted often sums its polynomial in pairs, one for each power of the square: a chain of
+// dependent operations would be longer than what a processor looks ahead.
 
 // exp(r) - 1 for |r| <= 0.35.
 LOCKSTEP_INLINE float small_expm1(float r) {
@@ -140,8 +140,8 @@ LOCKSTEP_INLINE float exp(float x) {
 }
 LOCKSTEP_INLINE double exp(double x) { return std::exp(x); }
 
-// exp(x) for x of at most 70 or NaN: the same bits with fewer instructions, for n + 25 never leaves
-// the exponents of normal floats, and the last multiplication alone rounds.
+// exp(x) for x of at most 70 or NaN: the same bits with fewer instructions, for n + 25 leaves the
+// exponents of normal floats only where the result is 0: the last multiplication alone rounds.
 LOCKSTEP_INLINE float exp_below_70(float x) {
   using namespace vector_math_internal;  // NOLINT
   const auto c = reduce<127 + 25>(at_least(x, kExpLowest));

@@ -11,8 +11,9 @@
 
 // Memory is either channels-last, pixels (rows) of C channels, or row-major, planes of one channel
 // each; anything else is brought to row-major first. Sums are taken over blocks that fit the
-// first-level cache, in the lane type, and merged in double: block by block within a chunk, then
-// chunk by chunk. Blocks and chunks depend on the shape alone, and so do the bits of a result.
+// first-level cache, or the second's where channels are many, in the lane type, and merged in
+// double: block by block within a chunk, then chunk by chunk. Blocks and chunks depend on the shape
+// alone, and so do the bits of a result.
 namespace lockstep::kernels {
 namespace {
 
@@ -45,7 +46,7 @@ struct Layout {
   int64_t units() const { return channels_last ? count() : samples; }
   int64_t unit_count() const { return channels_last ? 1 : plane; }  // of one channel
   int64_t units_per_chunk() const {
-    return std::max<int64_t>(channels_last ? 4 * kRows : 1, kChunk / (unit_count() * channels));
+    return std::max<int64_t>(channels_last ? kRows : 1, kChunk / (unit_count() * channels));
   }
   int64_t chunks() const { return (units() - 1) / units_per_chunk() + 1; }
   int64_t rows_per_block() const { return std::max(kRows, kBlock / channels); }
@@ -183,13 +184,12 @@ LOCKSTEP_INLINE void row_stats(const T* x, int64_t rows, int64_t channels, T* sc
 
 template <class T>
 LOCKSTEP_INLINE void plane_stats(const T* x, int64_t length, double* mean, double* m2) {
-  constexpr int64_t kLanes = 64;
   const double n = static_cast<double>(length);
   const T total = lane_sum<T>(length, [=](int64_t i) LOCKSTEP_INLINE_LAMBDA { return x[i]; });
   const T m = static_cast<T>(static_cast<double>(total) / n);
-  alignas(64) T sums[kLanes] = {};
-  alignas(64) T squares[kLanes] = {};
-  const auto add = [&](int64_t i, int64_t count) LOCKSTEP_INLINE_LAMBDA {
+  alignas(64) T sums[kSumLanes] = {};
+  alignas(64) T squares[kSumLanes] = {};
+  for_each_lanes(0, length, [&](int64_t i, int64_t count) LOCKSTEP_INLINE_LAMBDA {
     fetch_later(x + length + i, count);  // the block that follows, while memory is idle
 #pragma omp simd
     for (int64_t l = 0; l < count; ++l) {
@@ -197,12 +197,9 @@ LOCKSTEP_INLINE void plane_stats(const T* x, int64_t length, double* mean, doubl
       sums[l] += d;
       squares[l] += d * d;
     }
-  };
-  int64_t i = 0;
-  for (; i + kLanes <= length; i += kLanes) add(i, kLanes);
-  add(i, length - i);
-  fold_lanes(sums, kLanes);
-  fold_lanes(squares, kLanes);
+  });
+  fold_lanes(sums);
+  fold_lanes(squares);
   const double s = static_cast<double>(sums[0]);
   *mean = static_cast<double>(m) + s / n;
   *m2 = static_cast<double>(squares[0]) - s * s / n;

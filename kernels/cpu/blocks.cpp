@@ -168,9 +168,8 @@ class Reader {
 void write_past_cache(const Operand& operand, int64_t begin, int64_t n, const char* lanes) {
   alignas(kCacheLine) char converted[kPastCacheBlock * 2];
   if (operand.converts) operand.store(lanes, converted, 1, n);
-  const auto* from = reinterpret_cast<const uint8_t*>(operand.converts ? converted : lanes);
-  store_values(reinterpret_cast<uint8_t*>(operand.data) + begin * operand.size, n * operand.size,
-               true, [from](int64_t i) LOCKSTEP_INLINE_LAMBDA { return from[i]; });
+  copy_past_cache(operand.converts ? converted : lanes, operand.data + begin * operand.size,
+                  n * operand.size);
 }
 
 void write_back(const Operand& operand, int64_t begin, int64_t n, const char* lanes) {

@@ -37,28 +37,38 @@ LOCKSTEP_INLINE void add_rows(int64_t rows, int64_t width, T* acc, const F& f) {
   add_rows_apart(rows, width, width, acc, f);
 }
 
-// lanes[0] = the sum of `count` lanes, a power of two.
+inline constexpr int64_t kSumLanes = 64;  // partial sums, side by side
+
+// lanes[0] = the sum of the kSumLanes lanes.
 template <class T>
-LOCKSTEP_INLINE void fold_lanes(T* lanes, int64_t count) {
-  for (int64_t half = count / 2; half > 0; half /= 2) {
+LOCKSTEP_INLINE void fold_lanes(T* lanes) {
+  for (int64_t half = kSumLanes / 2; half > 0; half /= 2) {
 #pragma omp simd
     for (int64_t l = 0; l < half; ++l) lanes[l] += lanes[l + half];
   }
 }
 
-// The sum of f(i) for i in [0, n), in 64 partial sums. T is a floating type.
+// Calls f(i, kSumLanes) for whole rows of lanes of [begin, end), and f(i, count) for what is left,
+// which may be nothing. The compiler sees the constant, and keeps lanes in registers.
+template <class F>
+LOCKSTEP_INLINE void for_each_lanes(int64_t begin, int64_t end, const F& f) {
+  int64_t i = begin;
+  for (; i + kSumLanes <= end; i += kSumLanes) f(i, kSumLanes);
+  f(i, end - i);
+}
+
+// The sum of f(i) for i in [0, n), in partial sums. T is a floating type.
 template <class T, class F>
 LOCKSTEP_INLINE T lane_sum(int64_t n, const F& f) {
-  constexpr int64_t kLanes = 64;
   T total{0};
   int64_t i = 0;
-  if (n >= kLanes) {
-    alignas(64) T acc[kLanes] = {};
-    add_rows(n / kLanes, kLanes, acc,
+  if (n >= kSumLanes) {
+    alignas(64) T acc[kSumLanes] = {};
+    add_rows(n / kSumLanes, kSumLanes, acc,
              [&](int64_t k, int64_t) LOCKSTEP_INLINE_LAMBDA { return f(k); });
-    fold_lanes(acc, kLanes);
+    fold_lanes(acc);
     total = acc[0];
-    i = n / kLanes * kLanes;
+    i = n / kSumLanes * kSumLanes;
   }
   for (; i < n; ++i) total += f(i);
   return total;

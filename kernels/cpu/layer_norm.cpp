@@ -17,7 +17,6 @@ namespace {
 constexpr int64_t kGrain = 16384;  // elements that are worth a thread
 constexpr int64_t kChunk = 65536;  // elements whose rows are summed into one partial gradient
 constexpr int64_t kPiece = 512;    // elements of a row that are summed at a time
-constexpr int64_t kAhead = 16384;  // elements of a row and of the next that the cache has room for
 
 int64_t rows_of(int64_t elements, int64_t size) { return std::max<int64_t>(1, elements / size); }
 

@@ -45,26 +45,6 @@ inline bool goes_past_cache(const void* y, int64_t step_bytes, int64_t total_byt
 #endif
 }
 
-// Copies `bytes`, whole lines, to y, which is aligned to one.
-inline void copy_past_cache(const void* x, void* y, int64_t bytes) {
-#if defined(__x86_64__)
-  const auto* from = static_cast<const __m128i*>(x);
-  auto* to = static_cast<__m128i*>(y);
-  for (int64_t i = 0; i < bytes / 16; i += 4) {  // a line at a time
-    const __m128i a = _mm_loadu_si128(from + i);
-    const __m128i b = _mm_loadu_si128(from + i + 1);
-    const __m128i c = _mm_loadu_si128(from + i + 2);
-    const __m128i d = _mm_loadu_si128(from + i + 3);
-    _mm_stream_si128(to + i, a);
-    _mm_stream_si128(to + i + 1, b);
-    _mm_stream_si128(to + i + 2, c);
-    _mm_stream_si128(to + i + 3, d);
-  }
-#else
-  std::memcpy(y, x, static_cast<size_t>(bytes));
-#endif
-}
-
 namespace past_cache_internal {
 
 template <class T>
@@ -95,6 +75,33 @@ LOCKSTEP_TARGET_AVX512 __attribute__((noinline)) void store_lines_avx512(T* y, i
 
 }  // namespace past_cache_internal
 
+// Copies `bytes`, whole lines, to y, which is aligned to one. A call for vectors of 512 bits costs
+// as much as a few lines.
+inline void copy_past_cache(const void* x, void* y, int64_t bytes) {
+#if defined(__x86_64__)
+  if (bytes > 8 * kCacheLine && simd_level() == SimdLevel::kAvx512) {
+    const auto* from = static_cast<const uint8_t*>(x);
+    return past_cache_internal::store_lines_avx512(static_cast<uint8_t*>(y), bytes,
+                                                   [from](int64_t i)
+                                                       LOCKSTEP_INLINE_LAMBDA { return from[i]; });
+  }
+  const auto* from = static_cast<const __m128i*>(x);
+  auto* to = static_cast<__m128i*>(y);
+  for (int64_t i = 0; i < bytes / 16; i += 4) {  // a line at a time
+    const __m128i a = _mm_loadu_si128(from + i);
+    const __m128i b = _mm_loadu_si128(from + i + 1);
+    const __m128i c = _mm_loadu_si128(from + i + 2);
+    const __m128i d = _mm_loadu_si128(from + i + 3);
+    _mm_stream_si128(to + i, a);
+    _mm_stream_si128(to + i + 1, b);
+    _mm_stream_si128(to + i + 2, c);
+    _mm_stream_si128(to + i + 3, d);
+  }
+#else
+  std::memcpy(y, x, static_cast<size_t>(bytes));
+#endif
+}
+
 // y[i] = f(i) for i in [0, n), past the cache if told so: y and n are whole lines then. For the
 // inside of simd_dispatch.
 template <class T, class F>
@@ -114,6 +121,9 @@ LOCKSTEP_INLINE void store_values(T* y, int64_t n, bool past_cache, const F& f) 
     copy_past_cache(line, y + i, kCacheLine);
   }
 }
+
+// Values of a row and of the next that the second-level cache has room for.
+inline constexpr int64_t kAhead = 16384;
 
 // Fetches n values from x on, which are to be read soon but not next: to the second-level cache,
 // for the first has no room for them beside what is worked on.

@@ -79,14 +79,15 @@ void CumSum::cpu(const View& x, const View& y, int64_t axis, bool reverse) {
     R* y_data = y.as<R>() + (reverse ? (length - 1) * y.strides[d] : 0);
     if (lines.beside(x.strides) == 1 && lines.beside(y.strides) == 1 && d + 1 < x.shape.size()) {
       constexpr auto kSize = static_cast<int64_t>(sizeof(R));
-      const int64_t width = std::clamp(lines.count() / num_threads(), Lines::kStrip, kWidest);
-      const bool whole_lines = width % kCacheLine == 0 && y.strides[d] * kSize % kCacheLine == 0 &&
-                               goes_past_cache(y_data, y.strides[d] * kSize, y.numel() * kSize);
+      const int64_t share = lines.count() / num_threads() / kCacheLine * kCacheLine;
+      const int64_t width = std::clamp(share, Lines::kStrip, kWidest);
       lines.for_each_strip(
           [&](int64_t line, int64_t count) {
-            scan_strip<T>(x_data + lines.offset(x.strides, line), x_step,
-                          y_data + lines.offset(y.strides, line), y_step, length, count,
-                          whole_lines && count == width);
+            R* to = y_data + lines.offset(y.strides, line);
+            const bool past_cache = count * kSize % kCacheLine == 0 &&
+                                    goes_past_cache(to, y_step * kSize, y.numel() * kSize);
+            scan_strip<T>(x_data + lines.offset(x.strides, line), x_step, to, y_step, length, count,
+                          past_cache);
           },
           width);
       return;

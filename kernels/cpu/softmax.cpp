@@ -21,7 +21,6 @@ namespace {
 
 constexpr int64_t kBlock = 2048;   // elements of a block
 constexpr int64_t kGrain = 16384;  // elements that are worth a thread
-constexpr int64_t kAhead = 16384;  // elements of a row and of the next that the cache has room for
 constexpr int64_t kShortRow = 64;  // elements of a row that has no vectors of its own
 // Elements of a row whose exponentials a buffer has room for.
 constexpr int64_t kPastCacheRow = 4096;
@@ -79,12 +78,11 @@ LOCKSTEP_INLINE T dot(const T* x, const T* y, int64_t n) {
 // order of additions depends on n alone.
 template <class T, class F>
 LOCKSTEP_INLINE T exps(const T* x, T most, int64_t n, const T* ahead, const F& put) {
-  constexpr int64_t kLanes = 64;
   T total{0};
   for (int64_t first = 0; first < n; first += kBlock) {
     const int64_t end = std::min(n, first + kBlock);
-    alignas(kCacheLine) T sums[kLanes] = {};
-    const auto add = [&](int64_t i, int64_t count) LOCKSTEP_INLINE_LAMBDA {
+    alignas(kCacheLine) T sums[kSumLanes] = {};
+    for_each_lanes(first, end, [&](int64_t i, int64_t count) LOCKSTEP_INLINE_LAMBDA {
       if (ahead != nullptr) fetch_later(ahead + i, count);
 #pragma omp simd
       for (int64_t l = 0; l < count; ++l) {
@@ -92,11 +90,8 @@ LOCKSTEP_INLINE T exps(const T* x, T most, int64_t n, const T* ahead, const F& p
         put(i + l, e);
         sums[l] += e;
       }
-    };
-    int64_t i = first;
-    for (; i + kLanes <= end; i += kLanes) add(i, kLanes);
-    add(i, end - i);
-    fold_lanes(sums, kLanes);
+    });
+    fold_lanes(sums);
     total += sums[0];
   }
   return total;

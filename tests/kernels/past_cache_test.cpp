@@ -168,7 +168,7 @@ TEST(PastCache, LargeConversionsAreRight) {
   }
 }
 
-// Where the result takes the place of an operand, nothing else is known of its memory.
+// A result that takes the place of an operand is not stored past the cache, and is right.
 TEST(PastCache, LargeResultsInPlaceAreRight) {
   const int64_t count = kPastCacheBytes / 4 + 1237;
   const Floats x = mixed({count});
@@ -178,64 +178,99 @@ TEST(PastCache, LargeResultsInPlaceAreRight) {
   EXPECT_EQ(std::memcmp(x.data(), once.data(), static_cast<size_t>(count) * 4), 0);
 }
 
-// Rows of whole lines, and of none; rows for which there is a buffer, and longer ones.
-TEST(PastCache, LargeResultsOfRowsAreRight) {
-  for (const Shape& shape : {Shape{8200, 1024}, Shape{8200, 1031}, Shape{1700, 5120}}) {
-    SCOPED_TRACE(shape[1]);
-    const Floats x = mixed(shape);
-    const Floats y(shape, contiguous_strides(shape));
-    const Floats mean({shape[0]}, {1});
-    const Floats rstd({shape[0]}, {1});
-    const auto as_rows = [&](const View& v, int64_t first, int64_t rows) {
-      View out = v;
-      out.data = v.as<float>() + first * shape[1];
-      out.shape[0] = rows;
-      return out;
-    };
-    const auto normalised = [&](const View& in, const View& out) {
-      const View rows = {mean.data(), DType::kF32, kCpu, {in.shape[0]}, {1}};
-      const View other_rows = {rstd.data(), DType::kF32, kCpu, {in.shape[0]}, {1}};
-      LayerNorm::cpu(in, nullptr, nullptr, 1e-5, out, rows, other_rows);
-    };
-    const auto check = [&](const auto& f) {
-      f(x.view, y.view);
-      const int64_t few = 101;
-      const Floats part({few, shape[1]}, {shape[1], 1});
-      for (int64_t first = 0; first + few <= shape[0]; first += few) {
-        f(as_rows(x.view, first, few), part.view);
-        ASSERT_EQ(std::memcmp(y.data() + first * shape[1], part.data(),
-                              static_cast<size_t>(few * shape[1]) * 4),
-                  0)
-            << "from row " << first;
-      }
-    };
-    check([](const View& in, const View& out) { Softmax::cpu(in, out, 1); });
-    check([](const View& in, const View& out) { LogSoftmax::cpu(in, out, 1); });
-    check([](const View& in, const View& out) { CumSum::cpu(in, out, 1, false); });
-    check(normalised);
+// Values of any floating dtype, and a result beside them.
+struct Rows {
+  Rows(DType dtype, const Shape& shape)
+      : size(static_cast<int64_t>(size_of(dtype))),
+        bytes(static_cast<size_t>(numel(shape) * size)),
+        from(allocate(bytes)),
+        to(allocate(bytes)),
+        x{from.get(), dtype, kCpu, shape, contiguous_strides(shape)},
+        y{to.get(), dtype, kCpu, shape, contiguous_strides(shape)} {
+    Copy::cpu(mixed(shape).view, x);
   }
+
+  int64_t size;
+  size_t bytes;
+  std::shared_ptr<void> from, to;
+  View x, y;
+};
+
+View some_rows(const View& v, int64_t first, int64_t rows) {
+  View out = v;
+  out.data =
+      static_cast<char*>(v.data) + first * v.strides[0] * static_cast<int64_t>(size_of(v.dtype));
+  out.shape[0] = rows;
+  return out;
 }
 
-TEST(PastCache, LargeSumsAlongColumnsAreRight) {
-  for (const int64_t columns : {4096, 4100}) {
-    const Shape shape = {2100, columns};
+// Rows of whole lines, and of none; rows for which there is a buffer, and longer ones.
+void check_rows(DType dtype, const Shape& shape) {
+  SCOPED_TRACE(::testing::Message() << name(dtype) << " " << shape[1]);
+  const Rows all(dtype, shape);
+  constexpr int64_t kFew = 101;
+  const Rows few(dtype, {kFew, shape[1]});
+  const auto check = [&](const auto& f) {
+    f(all.x, all.y);
+    for (int64_t first = 0; first < shape[0]; first += kFew) {
+      const int64_t rows = std::min(kFew, shape[0] - first);
+      const View part = some_rows(few.y, 0, rows);
+      f(some_rows(all.x, first, rows), part);
+      ASSERT_EQ(std::memcmp(some_rows(all.y, first, rows).data, part.data,
+                            static_cast<size_t>(rows * shape[1] * all.size)),
+                0)
+          << "from row " << first;
+    }
+  };
+  const Rows sums(dtype == DType::kF64 ? DType::kF64 : DType::kF32, {2, shape[0]});
+  check([](const View& in, const View& out) { Softmax::cpu(in, out, 1); });
+  check([](const View& in, const View& out) { LogSoftmax::cpu(in, out, 1); });
+  check([&](const View& in, const View& out) {
+    const auto row = [&](int64_t r) {
+      View v = some_rows(sums.y, r, 1);
+      v.shape = {in.shape[0]};
+      v.strides = {1};
+      return v;
+    };
+    LayerNorm::cpu(in, nullptr, nullptr, 1e-5, out, row(0), row(1));
+  });
+}
+
+TEST(PastCache, LargeResultsOfRowsAreRight) {
+  for (const Shape& shape : {Shape{8200, 1024}, Shape{8200, 1031}, Shape{1700, 5120}}) {
+    check_rows(DType::kF32, shape);
+  }
+  check_rows(DType::kF64, {1700, 4096});
+  check_rows(DType::kBF16, {8200, 2048});
+}
+
+// Rows of one line's multiple and others, also where each of several starts at a place of its own
+// in a line: what is stored by lines must start one.
+TEST(PastCache, LargeSumsAlongTheFirstDimensionAreRight) {
+  for (const Shape& shape : {Shape{2100, 4096}, Shape{2100, 4100}, Shape{300, 16, 2049},
+                             Shape{64, 32, 5000}, Shape{300, 16, 2064}}) {
     const Floats x = mixed(shape);
     const Floats y(shape, contiguous_strides(shape));
-    for (const bool reverse : {false, true}) {
-      CumSum::cpu(x.view, y.view, 0, reverse);
-      std::vector<double> sums(static_cast<size_t>(columns));
-      int64_t wrong = 0;
-      for (int64_t k = 0; k < shape[0]; ++k) {
-        const int64_t row = reverse ? shape[0] - 1 - k : k;
-        for (int64_t j = 0; j < columns; ++j) {
-          double& sum = sums[static_cast<size_t>(j)];
-          sum += static_cast<double>(x.data()[row * columns + j]);
-          wrong += y.data()[row * columns + j] != static_cast<float>(sum) ? 1 : 0;
+    const int64_t beside = numel(shape) / shape[0];
+    for (const int threads : {1, 3}) {
+      set_num_threads(threads);
+      for (const bool reverse : {false, true}) {
+        CumSum::cpu(x.view, y.view, 0, reverse);
+        std::vector<double> sums(static_cast<size_t>(beside));
+        int64_t wrong = 0;
+        for (int64_t k = 0; k < shape[0]; ++k) {
+          const int64_t row = reverse ? shape[0] - 1 - k : k;
+          for (int64_t j = 0; j < beside; ++j) {
+            double& sum = sums[static_cast<size_t>(j)];
+            sum += static_cast<double>(x.data()[row * beside + j]);
+            wrong += y.data()[row * beside + j] != static_cast<float>(sum) ? 1 : 0;
+          }
         }
+        EXPECT_EQ(wrong, 0) << beside << (reverse ? " reverse" : "") << " by " << threads;
       }
-      EXPECT_EQ(wrong, 0) << columns << (reverse ? " reverse" : "");
     }
   }
+  set_num_threads(0);
 }
 
 }  // namespace
