@@ -158,7 +158,7 @@ gpu-bench: ## measures kernels and GPT-2 on a CUDA device (GPU_BENCH_ARGS, BENCH
 	@build/gpu/bin/bench_train --device cuda:0 --dtype bf16 --models gpt2 --peers $(BENCH_TRAIN_ARGS)
 
 .PHONY: gpu-bundle
-gpu-bundle: CMAKE_ARGS += -DCMAKE_CUDA_ARCHITECTURES=90
+gpu-bundle: CMAKE_ARGS += -DCMAKE_CUDA_ARCHITECTURES=90-real
 gpu-bundle: ## one folder of at most 64 MiB, build/gpu/bundle, to run gpu-test and gpu-bench elsewhere
 	@$(call set_up,build)
 	@$(call build,gpu)

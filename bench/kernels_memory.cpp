@@ -100,6 +100,7 @@ void add_reductions() {
   add_unary("reduce/argmax_rows", kRead, kSize, [](const Tensor& x) { return argmax(x, 1); });
   add_unary("reduce/argmax_columns", kRead, kSize, [](const Tensor& x) { return argmax(x, 0); });
   add_unary("reduce/var", kRead, kSize, [](const Tensor& x) { return var(x); });
+  add_unary("reduce/var_columns", kRead, kSize, [](const Tensor& x) { return var(x, {0}); });
   add_unary("reduce/std_rows", kRead, kSize, [](const Tensor& x) { return std(x, {1}); });
   add_unary("reduce/norm", kRead, kSize, [](const Tensor& x) { return norm(x); });
   add_unary("reduce/logsumexp_rows", kReadWithMath, kSize,

@@ -21,6 +21,7 @@ done | sort -u | while read -r library; do
     *) strip -o "$out/lib/${library##*/}" "$library" ;;
   esac
 done
+gzip -9 "$out"/lib/*  # oneDNN is larger than all else together; run.sh unpacks them
 cat >"$out/run.sh" <<'END'
 #!/bin/sh
 # Tests, then measures, on the first CUDA device; CUDA's and cuDNN's libraries are in LD_LIBRARY_PATH
@@ -28,6 +29,9 @@ cat >"$out/run.sh" <<'END'
 # PyTorch is measured beside it where python3 has one for the device.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
+for packed in "$here"/lib/*.gz; do
+  if [ -e "$packed" ]; then gunzip "$packed"; fi
+done
 "$here/bin/gpu_test" --gtest_brief=1
 "$here/bin/gpu_timeline_test" --gtest_brief=1
 "$here/bin/bench_kernels" --device cuda:0 "$@"
