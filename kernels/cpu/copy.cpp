@@ -17,7 +17,7 @@ template <class From, class To>
 void convert_loop(const void* const* in, void* out, int64_t n) {
   const From* x = static_cast<const From*>(in[0]);
   To* y = static_cast<To*>(out);
-  vector_loop<kLight>(n, [=](int64_t i) LOCKSTEP_INLINE_LAMBDA { y[i] = convert<To>(x[i]); });
+  vector_loop(n, [=](int64_t i) LOCKSTEP_INLINE_LAMBDA { y[i] = convert<To>(x[i]); });
 }
 
 constexpr int64_t kFewColumns = 16;

@@ -3,12 +3,13 @@
 namespace lockstep::kernels {
 namespace {
 
+// Elements of one width choose among, or become, bytes: vectors of 512 bits have masks for that.
 template <class Op, class T>
 void compare_loop(const void* const* in, void* out, int64_t n) {
   const T* a = static_cast<const T*>(in[0]);
   const T* b = static_cast<const T*>(in[1]);
   bool* y = static_cast<bool*>(out);
-  vector_loop<kLight>(n, [=](int64_t i) LOCKSTEP_INLINE_LAMBDA { y[i] = Op::fwd(a[i], b[i]); });
+  vector_loop(n, [=](int64_t i) LOCKSTEP_INLINE_LAMBDA { y[i] = Op::fwd(a[i], b[i]); });
 }
 
 template <class T>
@@ -17,8 +18,7 @@ void where_loop(const void* const* in, void* out, int64_t n) {
   const T* a = static_cast<const T*>(in[1]);
   const T* b = static_cast<const T*>(in[2]);
   T* y = static_cast<T*>(out);
-  vector_loop<kLight>(
-      n, [=](int64_t i) LOCKSTEP_INLINE_LAMBDA { y[i] = condition[i] != 0 ? a[i] : b[i]; });
+  vector_loop(n, [=](int64_t i) LOCKSTEP_INLINE_LAMBDA { y[i] = condition[i] != 0 ? a[i] : b[i]; });
 }
 
 }  // namespace
