@@ -166,7 +166,7 @@ class Reader {
 
 // Writes n lanes to a dense operand, where these are whole cache lines of memory.
 void write_past_cache(const Operand& operand, int64_t begin, int64_t n, const char* lanes) {
-  alignas(kCacheLine) char converted[kPastCacheBlock * 2];
+  alignas(kPage) char converted[kPastCacheBlock * 2];
   if (operand.converts) operand.store(lanes, converted, 1, n);
   copy_past_cache(operand.converts ? converted : lanes, operand.data + begin * operand.size,
                   n * operand.size);

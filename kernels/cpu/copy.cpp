@@ -17,7 +17,9 @@ template <class From, class To>
 void convert_loop(const void* const* in, void* out, int64_t n) {
   const From* x = static_cast<const From*>(in[0]);
   To* y = static_cast<To*>(out);
-  vector_loop(n, [=](int64_t i) LOCKSTEP_INLINE_LAMBDA { y[i] = convert<To>(x[i]); });
+  // Between elements of two widths vectors of 512 bits have instructions that others lack.
+  constexpr SimdLevel kWidest = sizeof(From) == sizeof(To) ? kLight : SimdLevel::kAvx512;
+  vector_loop<kWidest>(n, [=](int64_t i) LOCKSTEP_INLINE_LAMBDA { y[i] = convert<To>(x[i]); });
 }
 
 constexpr int64_t kFewColumns = 16;
