@@ -22,7 +22,11 @@ FOLDERS = ["kernels/cuda/*.cu", "kernels/cuda/*.cuh", "comm/cuda_*.cpp", "comm/n
 BARRIER = re.compile(r"\b__syncthreads\(")
 EVENT = re.compile(r"(\b[\w.]+(?:->\w+|\(\))*(?:\.|->)(?:wait(?:_for_before)?\((?!lock)|synchronize\()|cuda::wait_for_word\().*\);$")
 # A part of the line, and why no test can miss it.
-KNOWN = {}
+KNOWN = {
+    "captured_graph.cu: stream_.synchronize();  // a replay may be on its way":
+        "who takes the graph's memory next waits for its stream all the same; that a graph may be destroyed "
+        "while it runs CUDA does not promise, and the emulator allows it",
+}
 MOST_KNOWN = 0.05
 
 
