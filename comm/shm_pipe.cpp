@@ -162,7 +162,7 @@ class ShmReceiveHop final : public ReceiveHop, private PipeEnd {
 
 }  // namespace
 
-std::unique_ptr<SendHop> make_shm_send_hop(Fd socket) {
+std::unique_ptr<SendHop> make_shm_send_hop(Fd socket, int peer) {
   Fd memory(memfd_create("lockstep-pipe", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   int result = memory ? 0 : -1;
   if (result == 0) result = fallocate(memory.get(), 0, 0, sizeof(Pipe));
@@ -172,18 +172,19 @@ std::unique_ptr<SendHop> make_shm_send_hop(Fd socket) {
                 concat("the system gave no ", sizeof(Pipe), " bytes of shared memory: ",
                        std::strerror(errno), "; see the memory limit of this container"));
   }
-  send_with_fd(socket, &kLayout, sizeof kLayout, memory.get());
+  send_with_fd(socket, &kLayout, sizeof kLayout, memory.get(), concat("rank ", peer));
   return std::make_unique<ShmSendHop>(std::move(socket), std::move(memory));
 }
 
-std::unique_ptr<ReceiveHop> make_shm_receive_hop(Fd socket, Deadline deadline) {
+std::unique_ptr<ReceiveHop> make_shm_receive_hop(Fd socket, int peer, Deadline deadline) {
   uint64_t layout = 0;
-  Fd memory = receive_with_fd(socket, &layout, sizeof layout, deadline);
+  Fd memory = receive_with_fd(socket, &layout, sizeof layout, deadline, concat("rank ", peer));
   struct stat status {};
   const int seals = fcntl(memory.get(), F_GET_SEALS);
   if (layout != kLayout || seals < 0 || (seals & F_SEAL_SHRINK) == 0 ||
       fstat(memory.get(), &status) != 0 || status.st_size < static_cast<off_t>(sizeof(Pipe))) {
-    throw Error(ErrorCode::kMismatch, "connect", "a rank of another build connected");
+    throw Error(ErrorCode::kMismatch, "connect",
+                concat("rank ", peer, " of another build connected"));
   }
   return std::make_unique<ShmReceiveHop>(std::move(socket), std::move(memory));
 }

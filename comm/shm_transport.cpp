@@ -110,7 +110,12 @@ class ShmTransport final : public SharedGroup {
     } catch (const Error&) {
       return false;
     }
-    join(std::move(fd), -1, soon);
+    try {
+      join(std::move(fd), -1, soon);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kPeerLost) throw;
+      return false;  // it died before it said who it is, which those tell that are missing
+    }
     return true;
   }
 
@@ -126,9 +131,10 @@ class ShmTransport final : public SharedGroup {
 
   // Exchanges segments with a rank that has proved itself; -1 is one that says who it is.
   void join(Fd fd, int expected, Deadline deadline) {
-    send_with_fd(fd, &own_, sizeof own_, segment_->fd().get());
+    const std::string who = expected < 0 ? "a rank" : concat("rank ", expected);
+    send_with_fd(fd, &own_, sizeof own_, segment_->fd().get(), who);
     Hello hello{};
-    Fd received = receive_with_fd(fd, &hello, sizeof hello, deadline);
+    Fd received = receive_with_fd(fd, &hello, sizeof hello, deadline, who);
     const bool known = hello.rank >= 0 && hello.rank < size() && hello.rank != rank();
     if (hello.layout != own_.layout || !known || (expected >= 0 && hello.rank != expected) ||
         sockets_[hello.rank]) {

@@ -245,8 +245,8 @@ class MemoryHops {
     const int before = (meeting.rank + meeting.size - 1) % meeting.size;
     if (!meeting.shares_memory(before, meeting.rank)) return;
     const std::string name = concat("lockstep-", random_token());
-    answer_ = std::async(std::launch::async, [this, name, listener = listen_unix(name, 4)] {
-      return make_shm_receive_hop(answered(listener, name), deadline_);
+    answer_ = std::async(std::launch::async, [this, before, name, listener = listen_unix(name, 4)] {
+      return make_shm_receive_hop(answered(listener, name), before, deadline_);
     });
     meeting.store->set(key(meeting.rank), name);
   }
@@ -260,7 +260,7 @@ class MemoryHops {
         meeting_.store->get(key(next), std::chrono::milliseconds(poll_ms(deadline_)));
     Fd fd = connect_unix(name, next, deadline_);
     authenticate_as_connector(fd, meeting_.secret, name, deadline_, kOp, concat("rank ", next));
-    return make_shm_send_hop(std::move(fd));
+    return make_shm_send_hop(std::move(fd), next);
   }
   // Null where the rank before shares no memory with this one.
   std::unique_ptr<ReceiveHop> answer() {

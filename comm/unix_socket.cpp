@@ -50,6 +50,10 @@ struct Message {
   msghdr header{};
 };
 
+[[noreturn]] void throw_lost(std::string_view who) {
+  throw Error(ErrorCode::kPeerLost, kOp, concat(who, " died while it connected"));
+}
+
 }  // namespace
 
 Fd listen_unix(const std::string& name, int backlog) {
@@ -95,7 +99,7 @@ ucred peer_of(const Fd& fd) {
   return peer;
 }
 
-void send_with_fd(const Fd& socket, const void* data, size_t bytes, int fd) {
+void send_with_fd(const Fd& socket, const void* data, size_t bytes, int fd, std::string_view who) {
   Message message(const_cast<void*>(data), bytes);
   cmsghdr* rights = CMSG_FIRSTHDR(&message.header);
   rights->cmsg_level = SOL_SOCKET;
@@ -103,13 +107,16 @@ void send_with_fd(const Fd& socket, const void* data, size_t bytes, int fd) {
   rights->cmsg_len = CMSG_LEN(sizeof(int));
   std::memcpy(CMSG_DATA(rights), &fd, sizeof fd);
   if (sendmsg(socket.get(), &message.header, MSG_NOSIGNAL) != static_cast<ssize_t>(bytes)) {
+    if (errno == EPIPE || errno == ECONNRESET) throw_lost(who);
     throw_io("cannot pass a segment to another rank");
   }
 }
 
-Fd receive_with_fd(const Fd& socket, void* data, size_t bytes, Deadline deadline) {
+Fd receive_with_fd(const Fd& socket, void* data, size_t bytes, Deadline deadline,
+                   std::string_view who) {
   if (!wait_readable(socket, deadline)) {
-    throw Error(ErrorCode::kTimeout, kOp, "a rank connected but did not pass its segment in time");
+    throw Error(ErrorCode::kTimeout, kOp,
+                concat(who, " connected but did not pass its segment in time"));
   }
   Message message(data, bytes);
   const ssize_t got = recvmsg(socket.get(), &message.header, MSG_CMSG_CLOEXEC | MSG_WAITALL);
@@ -121,9 +128,11 @@ Fd receive_with_fd(const Fd& socket, void* data, size_t bytes, Deadline deadline
     std::memcpy(&fd, CMSG_DATA(rights), sizeof fd);
     received = Fd(fd);
   }
-  if (got == 0) throw Error(ErrorCode::kPeerLost, kOp, "a rank died while it connected");
+  // With what this rank sent still unread, the end of a process resets its sockets.
+  if (got == 0 || (got < 0 && errno == ECONNRESET)) throw_lost(who);
+  if (got < 0) throw_io("cannot receive the segment of another rank");
   if (got != static_cast<ssize_t>(bytes) || !received) {
-    throw Error(ErrorCode::kMismatch, kOp, "a rank of another build connected");
+    throw Error(ErrorCode::kMismatch, kOp, concat(who, " of another build connected"));
   }
   return received;
 }

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <string>
+#include <string_view>
 
 #include "lockstep/comm/socket.h"
 
@@ -23,10 +24,12 @@ Fd accept_unix(const Fd& listener);
 // Who is at the other end, as this process numbers processes; pid 0 is one that it cannot see.
 ucred peer_of(const Fd& fd);
 
-// Sends `bytes` bytes with a descriptor, over a connection with room for them.
-void send_with_fd(const Fd& socket, const void* data, size_t bytes, int fd);
+// Sends `bytes` bytes with a descriptor to `who` ("rank 3"), over a connection with room for them.
+// Throws kPeerLost where the other side is gone.
+void send_with_fd(const Fd& socket, const void* data, size_t bytes, int fd, std::string_view who);
 // Receives them. Throws kTimeout at the deadline, kPeerLost where the other side is gone, and
 // kMismatch where something else came.
-Fd receive_with_fd(const Fd& socket, void* data, size_t bytes, Deadline deadline);
+Fd receive_with_fd(const Fd& socket, void* data, size_t bytes, Deadline deadline,
+                   std::string_view who);
 
 }  // namespace lockstep::comm
