@@ -1,0 +1,98 @@
+// How ranks that are threads wait for each other's streams, where one stream stands still: the
+// suites of collectives cannot tell late from never.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "lockstep/comm/cuda_peers.h"
+#include "lockstep/comm/thread_transport.h"
+#include "lockstep/kernels/cuda/ipc.h"
+#include "simt/simt.h"
+
+namespace lockstep::comm {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr Device kDevice = {DeviceType::kCuda, 0};
+constexpr size_t kPage = 4096;
+
+// Ranks whose calls this thread makes, in an order of the test's own.
+class CudaPeersOfThreads : public ::testing::Test {
+ protected:
+  void connect(int n) {
+    transports_ = make_thread_transports(n, std::chrono::seconds(30));
+    for (const auto& transport : transports_) {
+      auto* group = dynamic_cast<SharedGroup*>(transport.get());
+      peers_.push_back(std::make_unique<CudaPeers>(*group, kDevice));
+      streams_.push_back(Stream::create(kDevice));
+    }
+    std::vector<std::thread> threads;
+    for (const auto& peers : peers_) threads.emplace_back([&peers] { peers->connect(); });
+    for (std::thread& thread : threads) thread.join();
+    for (const auto& peers : peers_) ASSERT_EQ(peers->why_not(), "");
+  }
+  void TearDown() override { EXPECT_EQ(simt::take_report(), ""); }
+
+  // What is put on the stream of a rank from here stays there until let_go().
+  void hold(size_t rank) { cuda::wait_for_word(words_.get(), 1, streams_[rank]); }
+  void let_go() { page_[0].store(1); }
+  // Time enough for all that can run.
+  bool comes_to_its_end(size_t rank) {
+    for (int i = 0; i < 1000; ++i) {
+      if (streams_[rank].done()) return true;
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+    return false;
+  }
+
+  alignas(kPage) std::array<std::atomic<uint64_t>, kPage / sizeof(uint64_t)> page_{};
+  const std::shared_ptr<void> words_ = cuda::register_words(&page_, kPage, kDevice);
+  std::vector<std::unique_ptr<Transport>> transports_;
+  std::vector<std::unique_ptr<CudaPeers>> peers_;
+  std::vector<Stream> streams_;
+};
+
+TEST_F(CudaPeersOfThreads, WhoLeavesWaitsUntilTheOthersStreamsHavePassed) {
+  connect(2);
+  peers_[0]->begin();
+  hold(0);
+  peers_[0]->pass(streams_[0]);
+  dynamic_cast<SharedGroup&>(*transports_[0]).stop_touching();
+  peers_[1]->end();
+  transports_[1]->leave({ErrorCode::kPeerLost, "leave", "it has had enough"});
+  EXPECT_FALSE(peers_[1]->await_passed(deadline_after(milliseconds(50))));
+  let_go();
+  EXPECT_TRUE(peers_[1]->await_passed(deadline_after(milliseconds(30'000))));
+}
+
+// Of n ranks, one is n steps ahead of the next at most, and has told of as many besides the one
+// that the next waits for.
+TEST_F(CudaPeersOfThreads, AWaitForATellIsNotForThoseThatFollow) {
+  for (int n = 2; n <= 5; ++n) {
+    SCOPED_TRACE(n);
+    transports_.clear();
+    peers_.clear();
+    streams_.clear();
+    page_[0].store(0);
+    connect(n);
+    peers_[0]->tell_next(streams_[0]);
+    hold(0);
+    for (int step = 0; step < n; ++step) peers_[0]->tell_next(streams_[0]);
+    peers_[1]->tell_next(streams_[1]);
+    peers_[1]->wait_for_before(streams_[1]);
+    EXPECT_TRUE(comes_to_its_end(1));
+    peers_[1]->tell_next(streams_[1]);
+    peers_[1]->wait_for_before(streams_[1]);
+    EXPECT_FALSE(comes_to_its_end(1));
+    let_go();
+    EXPECT_TRUE(comes_to_its_end(1));
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::comm
