@@ -8,6 +8,7 @@
 
 #include "../errors.h"
 #include "device_checks.h"
+#include "devices.h"
 #include "lockstep/comm/communicator.h"
 #include "processes.h"
 #include "simt/simt.h"
@@ -21,8 +22,6 @@ using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
-constexpr Device kFirst = {DeviceType::kCuda, 0};
-constexpr Device kSecond = {DeviceType::kCuda, 1};
 constexpr std::array<const char*, 3> kNames = {"one_shot", "two_shot", "ring"};
 
 std::vector<Device> devices_of(int ranks, int devices) {

@@ -7,6 +7,7 @@
 
 #include "../errors.h"
 #include "device_buffers.h"
+#include "devices.h"
 #include "lockstep/comm/communicator.h"
 #include "lockstep/comm/cuda_transport.h"
 #include "lockstep/comm/thread_transport.h"
@@ -23,8 +24,6 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-constexpr Device kFirst = {DeviceType::kCuda, 0};
-constexpr Device kSecond = {DeviceType::kCuda, 1};
 constexpr int64_t kCount = 3001;
 constexpr size_t kBytes = kCount * sizeof(float);
 

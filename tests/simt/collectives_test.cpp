@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "device_checks.h"
+#include "devices.h"
 #include "lockstep/comm/communicator.h"
 #include "simt/simt.h"
 
@@ -15,9 +16,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
-
-constexpr Device kFirst = {DeviceType::kCuda, 0};
-constexpr Device kSecond = {DeviceType::kCuda, 1};
 
 // How device memory goes: straight, or staged through the host's by a transport of that name.
 struct Way {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "devices.h"
 #include "lockstep/comm/communicator.h"
 #include "lockstep/core/autograd.h"
 #include "lockstep/core/ops.h"
@@ -20,9 +21,6 @@ namespace lockstep::nn {
 
 using Group = std::shared_ptr<comm::Communicator>;
 using Numbers = std::vector<double>;
-
-inline constexpr Device kFirst = {DeviceType::kCuda, 0};
-inline constexpr Device kSecond = {DeviceType::kCuda, 1};
 
 // A rank for each device, and how device memory goes between them: "" straight, or staged by the
 // host's transport of that name.
