@@ -489,7 +489,6 @@ TEST_F(Emulator, BlocksThatSleepWaitForEachOther) {
 
 // A process doubles another one's device memory.
 TEST_F(Emulator, ProcessesShareMemory) {
-  if (kTsan) return;  // ThreadSanitizer follows one process
   int to_child[2];
   ASSERT_EQ(pipe(to_child), 0);
   const pid_t child = fork();
@@ -519,7 +518,6 @@ TEST_F(Emulator, ProcessesShareMemory) {
 }
 
 TEST_F(Emulator, FindsMemoryThatIsFreedWhileAProcessHasItMapped) {
-  if (kTsan) return;  // ThreadSanitizer follows one process
   for (const bool closes : {false, true}) {
     int to_child[2], to_parent[2];
     ASSERT_EQ(pipe(to_child) + pipe(to_parent), 0);

@@ -90,9 +90,6 @@ TEST(Words, OrderStreamsOfTwoDevices) {
 }
 
 TEST(Words, AreWrittenByAProcessThatThenDies) {
-#if defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "ThreadSanitizer follows one process";
-#endif
   const Page page;
   const pid_t child = fork();
   if (child == 0) {
