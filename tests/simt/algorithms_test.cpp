@@ -213,7 +213,7 @@ TEST(CudaAlgorithms, ThatThereAreNotAreErrorsThatListWhatThereIs) {
 
 // ---- Between processes ----
 
-class CudaAlgorithmNames : public ProcessesTest {};
+class CudaAlgorithmNames : public ChildrenTest {};
 
 TEST_F(CudaAlgorithmNames, MustBeTheSameOnAllRanks) {
   const auto ends = run_joining(2, [&](int rank, const Connect& connect) {
@@ -230,7 +230,7 @@ TEST_F(CudaAlgorithmNames, MustBeTheSameOnAllRanks) {
   EXPECT_EQ(ends, std::vector<int>(2, 0));
 }
 
-class CudaAlgorithmProcesses : public ProcessesTest,
+class CudaAlgorithmProcesses : public ChildrenTest,
                                public ::testing::WithParamInterface<const char*> {
  protected:
   std::vector<int> run(int n, int devices, milliseconds timeout,

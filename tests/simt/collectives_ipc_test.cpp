@@ -15,7 +15,7 @@ using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
-class CudaProcesses : public ProcessesTest {};
+class CudaProcesses : public ChildrenTest {};
 
 // With buffers that the others can map, and with others, which go in pieces; counts of several
 // pieces among them.

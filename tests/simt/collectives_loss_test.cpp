@@ -51,7 +51,7 @@ void queue_much(Device device) {
   }
 }
 
-class CudaLosses : public ProcessesTest {};
+class CudaLosses : public ChildrenTest {};
 
 // Rank 1 gives up while rank 0's part of a collective, for which all had come, is still behind
 // other work on its device. Returns how the ranks ended; `after` is run by rank 1 when it has given
@@ -130,7 +130,7 @@ TEST_F(CudaLosses, MemoryGoesBackWhenNobodyHasItMapped) {
   const SharedNumber step;
   const auto ends = run_joining(2, [&](int rank, const Connect& connect) {
     auto comm = connect(options_on(kFirst, "cuda", seconds(60)));
-    constexpr size_t kLarge = size_t{1} << 20;
+    constexpr size_t kLarge = size_t{32} << 20;  // that CUDA does not keep for others
     auto x = comm->allocate(kLarge, kFirst);
     reduce(*comm, x).wait();
     Stream(kFirst).synchronize();
@@ -234,54 +234,6 @@ TEST(CudaLossesOfThreads, ARankThatCannotHaveItsDeviceDoesNotKeepTheOthersWaitin
   });
   EXPECT_THAT(error.what(), HasSubstr("cuda:9"));
   EXPECT_LT(std::chrono::steady_clock::now() - started, seconds(20));
-}
-
-// What used_on() said of a communicator's memory counts when it is given out again.
-TEST(CudaCommunicatorMemory, WaitsForAllStreamsThatUsedIt) {
-  for (int seed = 1; seed <= 20; ++seed) {
-    simt::seed(static_cast<uint64_t>(seed));
-    run_ranks(
-        {kFirst},
-        [&](Communicator& comm) {
-          const Stream side = Stream::create(kFirst);
-          auto x = comm.allocate(kBytes, kFirst);
-          const auto out = allocate(kBytes, kFirst);
-          fill(x, kFirst, 5.0);
-          side.wait(Stream(kFirst).record());
-          {
-            const StreamGuard guard(side);
-            launch<kernels::Copy>(kFirst, floats(x.get(), kFirst), floats(out.get(), kFirst));
-          }
-          used_on(static_cast<std::byte*>(x.get()) + 64, side);
-          used_on(out.get(), side);
-          const void* before = x.get();
-          x = nullptr;
-          x = comm.allocate(kBytes, kFirst);
-          EXPECT_EQ(x.get(), before);
-          fill(x, kFirst, 6.0);
-          side.synchronize();
-          EXPECT_THAT(values_of(out, kFirst), Each(5.0f));
-        },
-        options_of({"cuda", ""}));
-  }
-  EXPECT_EQ(simt::take_report(), "");
-}
-
-TEST(CudaCommunicatorMemory, IsToldFromTheHostsWithoutAskingCuda) {
-  run_ranks(
-      {kFirst},
-      [&](Communicator& comm) {
-        const auto x = comm.allocate(kBytes, kFirst);
-        EXPECT_EQ(device_of_ours(x.get()), kFirst);
-        EXPECT_EQ(device_of_ours(static_cast<std::byte*>(x.get()) + kBytes - 1), kFirst);
-      },
-      options_of({"cuda", ""}));
-  static int here = 0;  // not on a stack that a sanitizer made beside it
-  EXPECT_EQ(device_of_ours(&here), kCpu);
-  EXPECT_EQ(device_of_ours(nullptr), kCpu);
-  EXPECT_FALSE(cuda::may_be_taken(&here));
-  const auto y = allocate(100, kSecond);
-  EXPECT_EQ(device_of_ours(y.get()), kSecond);
 }
 
 TEST(CudaTransport, WithoutADeviceIsAnErrorThatSaysWhatToDo) {

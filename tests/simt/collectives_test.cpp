@@ -24,9 +24,8 @@ struct Way {
 };
 
 std::string way_name(const ::testing::TestParamInfo<Way>& one) {
-  std::string out = one.param.transport.empty() ? "auto" : one.param.transport;
-  for (const Device device : one.param.devices) out += "_" + std::to_string(device.index);
-  return out;
+  const std::string& transport = one.param.transport;
+  return name_of_way(transport.empty() ? "auto" : transport, one.param.devices, one.index);
 }
 
 class CudaCollectives : public ::testing::TestWithParam<Way> {
@@ -217,6 +216,7 @@ TEST_P(CudaCollectives, WorkInPartsOfAGroup) {
 }
 
 TEST_P(CudaCollectives, RefuseWhatHasNoMeaning) {
+  LOCKSTEP_WANT_DEVICES(2);
   on_ranks([&](Communicator& comm) {
     const Device device = comm.device();
     const Device other = device == kFirst ? kSecond : kFirst;

@@ -2,15 +2,13 @@
 // suites of collectives cannot tell late from never.
 #include <gtest/gtest.h>
 
-#include <array>
-#include <atomic>
 #include <memory>
 #include <thread>
 #include <vector>
 
+#include "gate.h"
 #include "lockstep/comm/cuda_peers.h"
 #include "lockstep/comm/thread_transport.h"
-#include "lockstep/kernels/cuda/ipc.h"
 #include "simt/simt.h"
 
 namespace lockstep::comm {
@@ -19,7 +17,6 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr Device kDevice = {DeviceType::kCuda, 0};
-constexpr size_t kPage = 4096;
 
 // Ranks whose calls this thread makes, in an order of the test's own.
 class CudaPeersOfThreads : public ::testing::Test {
@@ -38,9 +35,6 @@ class CudaPeersOfThreads : public ::testing::Test {
   }
   void TearDown() override { EXPECT_EQ(simt::take_report(), ""); }
 
-  // What is put on the stream of a rank from here stays there until let_go().
-  void hold(size_t rank) { cuda::wait_for_word(words_.get(), 1, streams_[rank]); }
-  void let_go() { page_[0].store(1); }
   // Time enough for all that can run.
   bool comes_to_its_end(size_t rank) {
     for (int i = 0; i < 1000; ++i) {
@@ -50,8 +44,6 @@ class CudaPeersOfThreads : public ::testing::Test {
     return false;
   }
 
-  alignas(kPage) std::array<std::atomic<uint64_t>, kPage / sizeof(uint64_t)> page_{};
-  const std::shared_ptr<void> words_ = cuda::register_words(&page_, kPage, kDevice);
   std::vector<std::unique_ptr<Transport>> transports_;
   std::vector<std::unique_ptr<CudaPeers>> peers_;
   std::vector<Stream> streams_;
@@ -60,13 +52,14 @@ class CudaPeersOfThreads : public ::testing::Test {
 TEST_F(CudaPeersOfThreads, WhoLeavesWaitsUntilTheOthersStreamsHavePassed) {
   connect(2);
   peers_[0]->begin();
-  hold(0);
+  const Gate gate(kDevice);
+  gate.hold(streams_[0]);
   peers_[0]->pass(streams_[0]);
   dynamic_cast<SharedGroup&>(*transports_[0]).stop_touching();
   peers_[1]->end();
   transports_[1]->leave({ErrorCode::kPeerLost, "leave", "it has had enough"});
   EXPECT_FALSE(peers_[1]->await_passed(deadline_after(milliseconds(50))));
-  let_go();
+  gate.open();
   EXPECT_TRUE(peers_[1]->await_passed(deadline_after(milliseconds(30'000))));
 }
 
@@ -78,10 +71,10 @@ TEST_F(CudaPeersOfThreads, AWaitForATellIsNotForThoseThatFollow) {
     transports_.clear();
     peers_.clear();
     streams_.clear();
-    page_[0].store(0);
     connect(n);
     peers_[0]->tell_next(streams_[0]);
-    hold(0);
+    const Gate gate(kDevice);
+    gate.hold(streams_[0]);
     for (int step = 0; step < n; ++step) peers_[0]->tell_next(streams_[0]);
     peers_[1]->tell_next(streams_[1]);
     peers_[1]->wait_for_before(streams_[1]);
@@ -89,7 +82,7 @@ TEST_F(CudaPeersOfThreads, AWaitForATellIsNotForThoseThatFollow) {
     peers_[1]->tell_next(streams_[1]);
     peers_[1]->wait_for_before(streams_[1]);
     EXPECT_FALSE(comes_to_its_end(1));
-    let_go();
+    gate.open();
     EXPECT_TRUE(comes_to_its_end(1));
   }
 }

@@ -410,7 +410,8 @@ TEST_F(Graphs, OptimisersHaveStateBefore) {
 TEST_F(Graphs, CollectivesAreRefused) {
   for (const std::vector<Device>& devices : {std::vector<Device>{kFirst, kSecond}, {kFirst}}) {
     run({devices}, [](const Group& group, Device device) {
-      const Stream stream = current_stream(device);
+      const Stream stream = Stream::create(device);  // two ranks may share the device
+      const StreamGuard guard(stream);
       Tensor x = wave({7}, group->rank()).to(device);
       EXPECT_THAT(
           message_of(ErrorCode::kInvalidArgument,

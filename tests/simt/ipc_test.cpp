@@ -1,14 +1,14 @@
 // What streams of several processes order themselves by.
 #include <gmock/gmock.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <cstring>
 #include <vector>
 
 #include "../errors.h"
+#include "children.h"
+#include "devices.h"
 #include "lockstep/kernels/copy.h"
 #include "lockstep/kernels/cuda/ipc.h"
 #include "lockstep/kernels/cuda/runtime.h"
@@ -23,11 +23,10 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 
 constexpr Device kDevice = {DeviceType::kCuda, 0};
-constexpr Device kOther = {DeviceType::kCuda, 1};
 constexpr int64_t kCount = 517;
 constexpr size_t kPage = 4096;
 
-// A page that children share.
+// A page of the host.
 class Page {
  public:
   Page()
@@ -62,18 +61,19 @@ std::vector<float> values(const std::shared_ptr<void>& memory, Device device) {
 }
 
 TEST(Words, OrderStreamsOfTwoDevices) {
+  LOCKSTEP_WANT_DEVICES(2);
   const Page page;
   const auto words = cuda::register_words(page.get(), kPage, kDevice);
-  ASSERT_TRUE(cuda::reach_peer(kOther, kDevice));
+  ASSERT_TRUE(cuda::reach_peer(kSecond, kDevice));
   for (int seed = 1; seed <= 20; ++seed) {
     simt::seed(static_cast<uint64_t>(seed));
     page[3].store(0);
     const Stream a = Stream::create(kDevice);
-    const Stream b = Stream::create(kOther);
+    const Stream b = Stream::create(kSecond);
     const StreamGuard first(a);
     const StreamGuard second(b);
     const auto x = allocate(kCount * sizeof(float), kDevice);
-    const auto y = allocate(kCount * sizeof(float), kOther);
+    const auto y = allocate(kCount * sizeof(float), kSecond);
     for (uint64_t round = 1; round <= 3; ++round) {
       fill_on(a, x, static_cast<double>(round));
       cuda::set_word(word(words, 3), 2 * round - 1, a);
@@ -83,31 +83,32 @@ TEST(Words, OrderStreamsOfTwoDevices) {
       cuda::wait_for_word(word(words, 3), 2 * round, a);
     }
     fill_on(a, x, -1.0);
-    EXPECT_THAT(values(y, kOther), Each(3.0f));
+    EXPECT_THAT(values(y, kSecond), Each(3.0f));
     used_on(x.get(), b);
   }
   EXPECT_EQ(simt::take_report(), "");
 }
 
-TEST(Words, AreWrittenByAProcessThatThenDies) {
-  const Page page;
-  const pid_t child = fork();
-  if (child == 0) {
-    const auto words = cuda::register_words(page.get(), kPage, kDevice);
+using WordsOfProcesses = ChildrenTest;
+TEST_F(WordsOfProcesses, AreWrittenByOneThatThenDies) {
+  const auto write = [&](int, const std::string&) {
+    const auto words = cuda::register_words(page(), kPage, kDevice);
     const Stream stream = Stream::create(kDevice);
     cuda::set_word(word(words, 0), 5, stream);
     stream.synchronize();
     raise(SIGKILL);
-  }
-  const auto words = cuda::register_words(page.get(), kPage, kDevice);
+  };
+  EXPECT_EQ(run_children(
+                1, [] { return ""; }, write),
+            std::vector<int>{kKilled});
+  const auto words = cuda::register_words(page(), kPage, kDevice);
   const Stream stream = Stream::create(kDevice);
   cuda::wait_for_word(word(words, 0), 5, stream);
   stream.synchronize();
   cuda::wait_for_word(word(words, 0), 6, stream);
-  int status = 0;
-  EXPECT_EQ(waitpid(child, &status, 0), child);
   for (int i = 0; i < 20; ++i) EXPECT_FALSE(stream.done());
-  page[0].store(uint64_t{1} << 62);  // as a host does that gives up
+  // As a host does that gives up.
+  static_cast<std::atomic<uint64_t>*>(page())->store(uint64_t{1} << 62);
   stream.synchronize();
   EXPECT_EQ(simt::take_report(), "");
 }

@@ -36,19 +36,24 @@ Memory& memory() {
 
 size_t round_up(size_t n, size_t step) { return (n + step - 1) / step * step; }
 
-void set_access(const Allocation& a, int device, unsigned peers) {
-  if (a.kind != MemoryKind::kDevice) return;
-  const bool opens = device >= 0 && (a.device == device || (peers >> a.device & 1) != 0);
-  mprotect(a.pages, a.page_bytes, opens ? PROT_READ | PROT_WRITE : PROT_NONE);
-}
-
-// Whether the bytes beside an allocation are as they were made. REQUIRES: the memory can be read.
+// Whether the bytes beside an allocation are as they were made. REQUIRES: the memory is open.
 bool edges_are_whole(const Allocation& a) {
   if (kAsan || a.imported) return true;
   const auto whole = [](const char* from, const char* to) {
     return std::all_of(from, to, [](char c) { return c == kEdge; });
   };
   return whole(a.pages, a.base) && whole(a.base + a.bytes, a.pages + a.page_bytes);
+}
+
+// Opens an allocation to who runs on a device, or closes it: false where it is not whole any more.
+bool set_access(Allocation& a, int device, unsigned peers) {
+  const bool opens = a.kind != MemoryKind::kDevice ||
+                     (device >= 0 && (a.device == device || (peers >> a.device & 1) != 0));
+  if (opens == a.is_open) return true;
+  const bool whole = opens || edges_are_whole(a);
+  mprotect(a.pages, a.page_bytes, opens ? PROT_READ | PROT_WRITE : PROT_NONE);
+  a.is_open = opens;
+  return whole;
 }
 
 [[noreturn]] void throw_spoiled(int device, size_t bytes) {
@@ -189,11 +194,7 @@ void open_memory(int device, unsigned peers) {
   m.open_peers = peers;
   const Allocation* spoiled = nullptr;
   for (auto& [base, a] : m.live) {
-    if (device < 0 && a.kind == MemoryKind::kDevice) {
-      mprotect(a.pages, a.page_bytes, PROT_READ);
-      if (!edges_are_whole(a)) spoiled = &a;
-    }
-    set_access(a, device, peers);
+    if (!set_access(a, device, peers)) spoiled = &a;
   }
   if (spoiled != nullptr) throw_spoiled(spoiled->device, spoiled->bytes);
 }

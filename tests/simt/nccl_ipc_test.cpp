@@ -16,8 +16,9 @@ using ::testing::HasSubstr;
 const bool kHasDevices = (simt::set_device_count(4), true);
 
 // Whether the processes take themselves for ones of a single machine.
-class NcclProcesses : public ProcessesTest, public ::testing::WithParamInterface<bool> {
+class NcclProcesses : public ChildrenTest, public ::testing::WithParamInterface<bool> {
  protected:
+  void SetUp() override { LOCKSTEP_WANT_DEVICES(3); }
   // On a device each.
   std::vector<int> run_apart(int n, std::chrono::milliseconds timeout,
                              const std::function<void(Communicator&)>& fn) {

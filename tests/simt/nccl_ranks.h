@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "device_buffers.h"
+#include "devices.h"
 #include "lockstep/comm/communicator.h"
 #include "simt/simt.h"
 
@@ -51,6 +52,7 @@ inline void on_machines(int n, const std::function<void(Communicator&)>& fn,
 
 class Nccl : public ::testing::TestWithParam<int> {
  protected:
+  void SetUp() override { LOCKSTEP_WANT_DEVICES(size()); }
   void TearDown() override { EXPECT_EQ(simt::take_report(), ""); }
   int size() const { return GetParam(); }
   void on_ranks(const std::function<void(Communicator&)>& fn,

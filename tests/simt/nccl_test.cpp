@@ -234,6 +234,7 @@ void check_exchanges(Communicator& comm) {
 TEST_P(Nccl, BringsEveryRankWhatIsIts) { on_ranks(check_exchanges); }
 
 TEST(NcclOfMachines, BringsEveryRankWhatIsIts) {
+  LOCKSTEP_WANT_DEVICES(3);
   on_machines(3, [](Communicator& comm) {
     EXPECT_EQ(comm.transport(), "nccl");
     EXPECT_THAT(comm.pair_text((comm.rank() + 1) % 3),
@@ -291,6 +292,7 @@ TEST_P(Nccl, MixesWithHostMemoryAndZeroElementsAreInSequence) {
 }
 
 TEST(NcclChoice, MoreCollectivesThanAStreamHasRoomFor) {
+  LOCKSTEP_WANT_DEVICES(2);
   on_devices({0, 1}, "nccl", [](Communicator& comm) {
     const auto x = on_device(comm.device(), bytes_of(std::vector<int64_t>{1, 0}));
     std::vector<Work> works;
@@ -353,6 +355,7 @@ TEST(NcclChoice, WhatItHasNotGoesAnotherWay) {
 }
 
 TEST(NcclChoice, ItIsTakenWhereEachRankHasADeviceOfItsOwn) {
+  LOCKSTEP_WANT_DEVICES(3);
   const auto taken = [](const std::vector<int>& devices, const std::string& transport) {
     std::string name;
     on_devices(devices, transport, [&](Communicator& comm) {
@@ -404,6 +407,7 @@ TEST(NcclChoice, ATableOfCostsDecidesBySizeWhereNoTransportIsNamed) {
 }
 
 TEST(NcclChoice, TablesOfBothWaysAreMeasured) {
+  LOCKSTEP_WANT_DEVICES(2);
   const std::string file = "nccl-tuned-" + std::to_string(getpid()) + ".txt";
   for (const std::string transport : {"cuda", "nccl"}) {
     Options options = options_of({transport, ""}, std::chrono::seconds(100));

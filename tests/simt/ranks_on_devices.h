@@ -30,9 +30,8 @@ struct Ranks {
 };
 
 inline std::string ranks_name(const ::testing::TestParamInfo<Ranks>& one) {
-  std::string out = one.param.transport.empty() ? "straight" : one.param.transport;
-  for (const Device device : one.param.devices) out += "_" + std::to_string(device.index);
-  return out;
+  const std::string& transport = one.param.transport;
+  return name_of_way(transport.empty() ? "straight" : transport, one.param.devices, one.index);
 }
 
 inline const std::vector<Ranks> kAllRanks = {{{kFirst}},

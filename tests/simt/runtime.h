@@ -103,6 +103,7 @@ struct Allocation {
   size_t page_bytes = 0;
   int file = -1;          // the memory file behind it
   bool imported = false;  // another process's, or the program's own that it registered
+  bool is_open = true;    // to reads and writes
 };
 
 // Null where `device` (or the host) has no such much.

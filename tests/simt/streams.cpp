@@ -23,7 +23,11 @@ bool is_left_out(const Site* site) {
 }
 
 World& world() {
-  static auto* instance = new World;
+  static auto* instance = [] {
+    auto* made = new World;
+    if (const char* count = std::getenv("SIMT_DEVICES")) made->device_count = std::atoi(count);
+    return made;
+  }();
   return *instance;
 }
 
@@ -142,7 +146,7 @@ void drive(const Done& done) {
   while (!done()) {
     if (step()) continue;
     close_all();
-    busy.clear(std::memory_order_release);
+    Lock::give();
     std::this_thread::sleep_for(std::chrono::microseconds(20));
     Lock::take();
   }
@@ -215,9 +219,13 @@ void seed(uint64_t value) {
   Lock lock;
   random_source = Random(value);
 }
+int device_count() {
+  Lock lock;
+  return world().device_count;
+}
 void set_device_count(int count) {
   Lock lock;
-  world().device_count = count;
+  if (std::getenv("SIMT_DEVICES") == nullptr) world().device_count = count;
 }
 void set_device_bytes(size_t bytes) {
   Lock lock;

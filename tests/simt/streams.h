@@ -102,10 +102,15 @@ struct Lock {
   ~Lock() {
     if (in_callback) return;
     show();
-    busy.clear(std::memory_order_release);
+    give();
   }
+  // Who waits sleeps: mprotect() interrupts every core that runs one of the process's threads.
   static void take() {
-    while (busy.test_and_set(std::memory_order_acquire)) std::this_thread::yield();
+    while (busy.test_and_set(std::memory_order_acquire)) busy.wait(true);
+  }
+  static void give() {
+    busy.clear(std::memory_order_release);
+    busy.notify_one();
   }
 };
 

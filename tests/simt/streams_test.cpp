@@ -12,8 +12,9 @@
 #include <vector>
 
 #include "../errors.h"
+#include "devices.h"
+#include "gate.h"
 #include "lockstep/kernels/copy.h"
-#include "lockstep/kernels/cuda/ipc.h"
 #include "lockstep/kernels/cuda/runtime.h"
 #include "lockstep/kernels/launch.h"
 #include "lockstep/kernels/memory.h"
@@ -40,7 +41,6 @@ constexpr bool kTsan = false;
 constexpr int kSchedules = 20;
 constexpr int64_t kCount = 1037;
 constexpr Device kDevice = {DeviceType::kCuda, 0};
-constexpr Device kOther = {DeviceType::kCuda, 1};
 
 using Memory = std::shared_ptr<void>;
 
@@ -141,24 +141,26 @@ TEST_F(StreamsDeathTest, AWaitThatIsMissingIsFound) {
 }
 
 TEST_F(Streams, OfTwoDevicesAreOrderedByEvents) {
+  LOCKSTEP_WANT_DEVICES(2);
   in_every_schedule([] {
     const Memory x = floats();
-    const Memory y = floats(kOther);
+    const Memory y = floats(kSecond);
     fill(x, 3);
-    const Stream theirs = Stream::create(kOther);
+    const Stream theirs = Stream::create(kSecond);
     {
       const StreamGuard guard(theirs);
-      cuda::copy(y.get(), kOther, x.get(), kDevice, kCount * sizeof(float));
-      EXPECT_EQ(current_stream(kOther), theirs);
+      cuda::copy(y.get(), kSecond, x.get(), kDevice, kCount * sizeof(float));
+      EXPECT_EQ(current_stream(kSecond), theirs);
       EXPECT_EQ(current_stream(kDevice), Stream(kDevice));
     }
-    current_stream(kOther).wait(theirs.record());
-    EXPECT_THAT(values(y, kOther), Each(3.0f));
+    current_stream(kSecond).wait(theirs.record());
+    EXPECT_THAT(values(y, kSecond), Each(3.0f));
     used_on(y.get(), theirs);
   });
 }
 
 TEST_F(Streams, CurrentOnesAreOfAThreadAndNest) {
+  LOCKSTEP_WANT_DEVICES(2);
   const Stream a = Stream::create(kDevice);
   const Stream b = Stream::create(kDevice);
   EXPECT_FALSE(a == b);
@@ -172,7 +174,7 @@ TEST_F(Streams, CurrentOnesAreOfAThreadAndNest) {
       std::thread([&] { EXPECT_EQ(current_stream(kDevice), Stream(kDevice)); }).join();
     }
     EXPECT_EQ(current_stream(kDevice), a);
-    EXPECT_EQ(current_stream(kOther), Stream(kOther));
+    EXPECT_EQ(current_stream(kSecond), Stream(kSecond));
   }
   EXPECT_EQ(current_stream(kDevice), Stream(kDevice));
   EXPECT_THAT(message_of(ErrorCode::kDevice,
@@ -312,8 +314,9 @@ TEST_F(DeviceMemory, ThatEndsSaysWhatHoldsIt) {
   const Memory a = allocate(3 << 20, kDevice);
   const Memory b = allocate(3 << 20, kDevice);
   const Memory c = allocate(1 << 20, kDevice);
-  EXPECT_THAT(message_of(ErrorCode::kOutOfMemory, [] { allocate(size_t{1} << 30, kDevice); }),
-              AllOf(HasSubstr("want 1073741824 bytes on cuda:0"), HasSubstr("free of 1073741824"),
+  const std::string total = std::to_string(cuda::memory_info(kDevice).total);
+  EXPECT_THAT(message_of(ErrorCode::kOutOfMemory, [] { allocate(size_t{1} << 46, kDevice); }),
+              AllOf(HasSubstr("want 70368744177664 bytes on cuda:0"), HasSubstr("free of " + total),
                     HasSubstr("2 of 3145728, 1 of 1048576"), HasSubstr("in use here by 3 blocks")));
 }
 
@@ -364,19 +367,15 @@ TEST_F(Streams, LeavePinnedMemoryAloneOnceItIsGivenOutAgain) {
 
 // The device waits for this thread, as it does where a rank's collective waits for another rank.
 TEST_F(DeviceMemory, GivenBackWhereCudaWaitsForTheDeviceHoldsNobodyUp) {
-  constexpr size_t kPage = 4096;
-  const Memory page(std::aligned_alloc(kPage, kPage), std::free);
-  auto* word = static_cast<std::atomic<uint64_t>*>(page.get());
-  word->store(0);
-  const Memory words = cuda::register_words(page.get(), kPage, kDevice);
+  const Gate gate(kDevice);
   const Stream side = Stream::create(kDevice);
   const Memory x = floats();
-  const Memory y = floats(kOther);
+  const Memory y = floats(kSecond);
   const Memory still_used = allocate_pinned(kCount * sizeof(float));
   Memory pinned = allocate_pinned(kCount * sizeof(float));
   Memory gone = floats();
   side.wait(current_stream(kDevice).record());
-  cuda::wait_for_word(words.get(), 1, side);
+  gate.hold(side);
   copy_async(pinned.get(), x.get(), kCount * sizeof(float), side);
   copy_async(gone.get(), x.get(), kCount * sizeof(float), side);
 
@@ -396,7 +395,7 @@ TEST_F(DeviceMemory, GivenBackWhereCudaWaitsForTheDeviceHoldsNobodyUp) {
   const bool came = needed.wait_for(std::chrono::seconds(60)) == std::future_status::ready;
   EXPECT_TRUE(came) << "the allocator's lock is held while CUDA waits";
   EXPECT_FALSE(freed.load());
-  word->store(1);
+  gate.open();
   freeing.join();
   needed.get();
   side.synchronize();

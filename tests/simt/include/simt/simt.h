@@ -10,7 +10,9 @@ namespace simt {
 // Chooses the order of lanes, warps, blocks and streams from here on. SIMT_SEED is the first.
 void seed(uint64_t value);
 
-// Devices that this process sees; 2 at first. REQUIRES: at most 8.
+// Devices that this process sees: 2, or SIMT_DEVICES, at first. REQUIRES: at most 8.
+int device_count();
+// Where SIMT_DEVICES does not say how many there are.
 void set_device_count(int count);
 
 // The memory of each device; 1 GiB at first.
