@@ -13,6 +13,13 @@
 namespace lockstep::comm {
 namespace {
 
+// What other processes map is pages of the device, with all that lies on them: blocks have pages of
+// their own, but in the emulator, which looks at their ends.
+size_t block_size(size_t bytes) {
+  constexpr size_t kDevicePage = size_t{2} << 20;
+  return cuda::caches_memory() ? (bytes + kDevicePage - 1) / kDevicePage * kDevicePage : bytes;
+}
+
 // Blocks without an owner.
 struct Retired {
   Device device;
@@ -24,6 +31,7 @@ struct Retired {
     const Stream own(device);
     try {
       for (const Event& event : behind) own.wait(event);
+      if (cuda::caches_memory()) own.synchronize();  // to free it need not wait for other devices
     } catch (...) {
       // The device has failed, which its next user will be told, and nothing uses the blocks.
     }
@@ -83,27 +91,27 @@ SharedDeviceMemory::~SharedDeviceMemory() {
 std::shared_ptr<void> SharedDeviceMemory::allocate(size_t bytes) {
   if (bytes == 0) return nullptr;
   const Stream stream = current_stream(device_);
+  const size_t size = block_size(bytes);
   std::unique_lock lock(mutex_);
   // The smallest that is large enough, and not twice as large.
   auto best = blocks_.end();
   for (auto it = blocks_.begin(); it != blocks_.end(); ++it) {
     const Block& block = it->second;
-    const bool fits =
-        !block.in_use && !block.kept && block.bytes >= bytes && block.bytes / 2 < bytes;
+    const bool fits = !block.in_use && !block.kept && block.bytes >= size && block.bytes / 2 < size;
     if (fits && (best == blocks_.end() || block.bytes < best->second.bytes)) best = it;
   }
   if (best == blocks_.end()) {
     // Without the lock, for CUDA may wait for the device, whose work may wait for that of a rank
     // whose thread wants the lock.
     lock.unlock();
-    void* memory = take(bytes);
+    void* memory = take(size);
     lock.lock();
-    best = blocks_.emplace(std::bit_cast<uintptr_t>(memory), Block{bytes, ++numbers_}).first;
+    best = blocks_.emplace(std::bit_cast<uintptr_t>(memory), Block{size, ++numbers_}).first;
   }
   Block& block = best->second;
   void* memory = std::bit_cast<void*>(best->first);
   for (const Event& event : block.behind) stream.wait(event);
-  cuda::set_zero(memory, block.bytes, stream);
+  cuda::set_zero(memory, bytes, stream);
   block.behind.clear();
   block.home = stream;
   block.in_use = true;

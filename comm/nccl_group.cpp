@@ -200,6 +200,10 @@ struct NcclGroup::State {
 
   const Stream stream;
   const std::function<void()> look;
+  // From a call that puts something on the stream until it has ended, which may be in a thread of
+  // NCCL's, and while memory is registered: NCCL takes one such call at a time. Locked before the
+  // other, and neither for ask() nor to abort.
+  std::mutex calling;
   std::mutex mutex;           // guards what follows, and all calls for it
   ncclComm_t comm = nullptr;  // null once aborted
   std::vector<void*> registered;
@@ -229,7 +233,7 @@ NcclGroup::Id NcclGroup::make_id() {
 
 NcclGroup::NcclGroup(const Id& id, int rank, int size, const Stream& stream,
                      std::function<void()> look)
-    : state_(new State{stream, std::move(look), {}, nullptr, {}}) {
+    : state_(new State{stream, std::move(look), {}, {}, nullptr, {}}) {
   const cuda::DeviceGuard guard(stream.device());
   ncclUniqueId unique;
   std::memcpy(&unique, id.data(), sizeof unique);
@@ -274,6 +278,7 @@ NcclGroup::~NcclGroup() {
 void NcclGroup::put(const Collective& collective) {
   const Request& request = collective.request;
   const cuda::DeviceGuard guard(state_->stream.device());
+  const std::lock_guard calling(state_->calling);
   CUstream_st* const stream = state_->stream.handle();
   const auto count = static_cast<size_t>(request.count);
   const ncclDataType_t type = type_of(request.dtype);
@@ -310,6 +315,7 @@ void NcclGroup::put(const Collective& collective) {
 
 void NcclGroup::exchange(std::string_view op, std::span<const Part> parts) {
   const cuda::DeviceGuard guard(state_->stream.device());
+  const std::lock_guard calling(state_->calling);
   CUstream_st* const stream = state_->stream.handle();
   ncclResult_t result = ncclSuccess;
   {
@@ -332,23 +338,35 @@ void NcclGroup::exchange(std::string_view op, std::span<const Part> parts) {
 }
 
 void* NcclGroup::register_memory(void* memory, size_t bytes) noexcept {
-  const std::lock_guard lock(state_->mutex);
-  if (state_->comm == nullptr || nccl().enregister == nullptr || nccl().deregister == nullptr) {
-    return nullptr;
+  try {
+    const cuda::DeviceGuard guard(state_->stream.device());
+    const std::lock_guard calling(state_->calling);
+    const std::lock_guard lock(state_->mutex);
+    if (state_->comm == nullptr || nccl().enregister == nullptr || nccl().deregister == nullptr) {
+      return nullptr;
+    }
+    void* handle = nullptr;
+    if (nccl().enregister(state_->comm, memory, bytes, &handle) != ncclSuccess) return nullptr;
+    if (handle != nullptr) state_->registered.push_back(handle);
+    return handle;
+  } catch (const Error&) {
+    return nullptr;  // the device has failed, which its next user will be told
   }
-  void* handle = nullptr;
-  if (nccl().enregister(state_->comm, memory, bytes, &handle) != ncclSuccess) return nullptr;
-  if (handle != nullptr) state_->registered.push_back(handle);
-  return handle;
 }
 
 void NcclGroup::deregister(void* handle) noexcept {
-  const std::lock_guard lock(state_->mutex);
-  if (state_->comm == nullptr) return;  // what is left was let go with it
-  const auto found = std::find(state_->registered.begin(), state_->registered.end(), handle);
-  if (found == state_->registered.end()) return;
-  state_->registered.erase(found);
-  nccl().deregister(state_->comm, handle);
+  try {
+    const cuda::DeviceGuard guard(state_->stream.device());
+    const std::lock_guard calling(state_->calling);
+    const std::lock_guard lock(state_->mutex);
+    if (state_->comm == nullptr) return;  // what is left was let go with it
+    const auto found = std::find(state_->registered.begin(), state_->registered.end(), handle);
+    if (found == state_->registered.end()) return;
+    state_->registered.erase(found);
+    nccl().deregister(state_->comm, handle);
+  } catch (const Error&) {
+    // The device has failed, and what was registered with it.
+  }
 }
 
 std::string NcclGroup::error() {

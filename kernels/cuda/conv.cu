@@ -5,6 +5,8 @@
 #include "lockstep/kernels/copy.h"
 #include "lockstep/kernels/cuda/dnn.h"
 #include "lockstep/kernels/cuda/staged.h"
+#include "lockstep/kernels/error.h"
+#include "lockstep/kernels/text.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -12,8 +14,9 @@ namespace {
 using cuda::Computes;
 using cuda::Staged;
 
-// Computes one operand from the others, in channels-last memory unless both images are row by row.
-// A bias is the value that the sums of y start from.
+// Computes one operand from the others, in channels-last memory unless both images are row by row,
+// or in the other of the two where cuDNN has no engine for the first. A bias is the value that the
+// sums of y start from.
 void convolve(Computes what, std::string_view op, const View& x, const View& weight,
               const View* bias, const View& y, const Conv2dParams& params) {
   check(is_floating(x.dtype), op,
@@ -29,16 +32,29 @@ void convolve(Computes what, std::string_view op, const View& x, const View& wei
   if (x.numel() == 0 || weight.numel() == 0 || y.numel() == 0) {
     return bias == nullptr ? Fill::cuda(result, 0.0) : start_with_bias(y);
   }
-  const bool by_rows = x.is_contiguous() && y.is_contiguous();
-  const auto stage = [&](const View& view) {
-    return Staged(view,
-                  by_rows ? contiguous_strides(view.shape) : channels_last_strides(view.shape),
-                  &view == &result ? Staged::kWritten : Staged::kRead);
-  };
-  const Staged images = stage(x), kernel = stage(weight), outputs = stage(y);
-  if (bias != nullptr) start_with_bias(outputs.view());
-  cuda::convolve(op, what, images.view(), kernel.view(), outputs.view(), params, bias != nullptr);
-  for (const Staged* staged : {&images, &kernel, &outputs}) staged->finish();
+  // Of f64 cuDNN is known to take rows alone.
+  const bool prefers_rows = x.dtype == DType::kF64 || (x.is_contiguous() && y.is_contiguous());
+  for (const bool by_rows : {prefers_rows, !prefers_rows}) {
+    const auto stage = [&](const View& view) {
+      return Staged(view,
+                    by_rows ? contiguous_strides(view.shape) : channels_last_strides(view.shape),
+                    &view == &result ? Staged::kWritten : Staged::kRead);
+    };
+    const Staged images = stage(x), kernel = stage(weight), outputs = stage(y);
+    if (bias != nullptr) start_with_bias(outputs.view());
+    if (!cuda::convolve(op, what, images.view(), kernel.view(), outputs.view(), params,
+                        bias != nullptr)) {
+      continue;
+    }
+    for (const Staged* staged : {&images, &kernel, &outputs}) staged->finish();
+    return;
+  }
+  throw Error(
+      ErrorCode::kDevice, op,
+      str_cat("cuDNN has no engine that always gives the same bits and whose workspace fits "
+              "the device for x ",
+              to_string(x.shape), ", weight ", to_string(weight.shape), " and y ",
+              to_string(y.shape), " of ", name(x.dtype)));
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <array>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "lockstep/kernels/cuda/dnn_graph.cuh"
@@ -24,26 +25,21 @@ struct Library {
   explicit Library(int) { LOCKSTEP_DNN_CHECK(cudnnCreate(&handle)); }
 
   cudnnHandle_t handle = nullptr;
-  std::mutex mutex;  // a handle is one thread's at a time
-  std::map<Key, Plan> plans;
+  std::mutex mutex;                          // a handle is one thread's at a time
+  std::map<Key, std::optional<Plan>> plans;  // nothing where there is none
 };
 
-Plan find_plan(Library& library, Computes what, const View& x, const View& weight, const View& y,
-               const kernels::Conv2dParams& params, bool adds) {
+std::optional<Plan> find_plan(Library& library, Computes what, const View& x, const View& weight,
+                              const View& y, const kernels::Conv2dParams& params, bool adds) {
   const size_t room = available_memory(x.device);  // a slower one may want less
   const ConvolutionGraph made(library.handle, what, x, weight, y, params, adds);
   for (const cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
     for (Descriptor& config : advised(made.graph, mode)) {
       if (!keeps_promises(config, x.dtype)) continue;
-      if (auto plan = make_plan(library.handle, std::move(config), room)) return std::move(*plan);
+      if (auto plan = make_plan(library.handle, std::move(config), room)) return plan;
     }
   }
-  throw Error(
-      ErrorCode::kDevice, current_op,
-      str_cat("cuDNN has no engine that always gives the same bits and whose workspace fits "
-              "the device for x ",
-              to_string(x.shape), ", weight ", to_string(weight.shape), " and y ",
-              to_string(y.shape), " of ", name(x.dtype)));
+  return std::nullopt;
 }
 
 Key key_of(Computes what, const View& x, const View& weight, const View& y,
@@ -65,7 +61,7 @@ Key key_of(Computes what, const View& x, const View& weight, const View& y,
 
 }  // namespace
 
-void convolve(std::string_view op, Computes what, const View& x, const View& weight, const View& y,
+bool convolve(std::string_view op, Computes what, const View& x, const View& weight, const View& y,
               const kernels::Conv2dParams& params, bool adds) {
   current_op = op;
   auto& library = of_current_device<Library>();
@@ -77,9 +73,11 @@ void convolve(std::string_view op, Computes what, const View& x, const View& wei
     if (library.plans.size() >= kMostPlans) library.plans.clear();
     known = library.plans.emplace(key, find_plan(library, what, x, weight, y, params, adds)).first;
   }
-  const Plan& plan = known->second;
-  const std::shared_ptr<void> workspace = allocate(plan.workspace_bytes, x.device);
-  execute(library.handle, plan, x, weight, y, workspace.get());
+  const std::optional<Plan>& plan = known->second;
+  if (!plan) return false;
+  const std::shared_ptr<void> workspace = allocate(plan->workspace_bytes, x.device);
+  execute(library.handle, *plan, x, weight, y, workspace.get());
+  return true;
 }
 
 }  // namespace lockstep::cuda
@@ -88,7 +86,7 @@ void convolve(std::string_view op, Computes what, const View& x, const View& wei
 
 namespace lockstep::cuda {
 
-void convolve(std::string_view op, Computes, const View&, const View&, const View&,
+bool convolve(std::string_view op, Computes, const View&, const View&, const View&,
               const kernels::Conv2dParams&, bool) {
   throw Error(ErrorCode::kDevice, op,
               "cuDNN was not found when this library was built; convolutions run on the CPU alone. "

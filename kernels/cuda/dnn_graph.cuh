@@ -218,7 +218,9 @@ inline bool keeps_promises(const Descriptor& config, DType dtype, bool same_bits
   const int64_t count = engine.get(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
                                    notes.data(), notes.size());
   const bool exact = dtype == DType::kF32 && !allows_tf32();
-  return std::none_of(notes.begin(), notes.begin() + count, [&](cudnnBackendNumericalNote_t note) {
+  const auto end =
+      notes.begin() + std::min<int64_t>(count, notes.size());  // a newer cuDNN has more
+  return std::none_of(notes.begin(), end, [&](cudnnBackendNumericalNote_t note) {
     return (same_bits && note == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC) ||
            note == CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION ||
            (exact && (note == CUDNN_NUMERICAL_NOTE_TENSOR_CORE ||

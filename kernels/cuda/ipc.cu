@@ -14,39 +14,16 @@
 // stream before: then no order in which CUDA may run its queues can make them wait for ever.
 #include "lockstep/kernels/cuda/ipc.h"
 
-#include <cudaTypedefs.h>
-
 #include <bit>
 #include <cstring>
 
-#include "lockstep/kernels/cuda/launch.cuh"
+#include "lockstep/kernels/cuda/driver.cuh"
 #include "lockstep/kernels/cuda/runtime.h"
-#include "lockstep/kernels/error.h"
-#include "lockstep/kernels/text.h"
 
 namespace lockstep::cuda {
 namespace {
 
 static_assert(sizeof(IpcHandle) == sizeof(cudaIpcMemHandle_t));
-
-// A function of the driver, which the library is not linked to.
-template <class Function>
-Function driver_function(const char* name) {
-  void* function = nullptr;
-  cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-  LOCKSTEP_CUDA_CHECK(
-      cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault, &found));
-  lockstep::check(found == cudaDriverEntryPointSuccess && function != nullptr, "cuda", [&] {
-    return str_cat("want a driver of CUDA 12 or later, got one without ", name);
-  });
-  return reinterpret_cast<Function>(function);
-}
-
-void check_driver(CUresult result, std::string_view call) {
-  if (result == CUDA_SUCCESS) return;
-  throw Error(ErrorCode::kDevice, "cuda",
-              str_cat("error ", static_cast<int>(result), " of CUDA's driver from ", call));
-}
 
 }  // namespace
 

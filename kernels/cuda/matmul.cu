@@ -1,5 +1,7 @@
 #include "lockstep/kernels/matmul.h"
 
+#include <bit>
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -59,7 +61,11 @@ void MatMul::cuda(const View& a_in, const View& b_in, const View& out_in, const 
   product.n = shape.back();
   product.k = a_in.shape.back();
   product.dtype = a_in.dtype;
-  if (!cuda::multiply(product)) {
+  // A kernel that adds the bias may read 16 bytes of it at a time, and the library, which knows how
+  // all else is aligned, is not told of this.
+  const bool bias_fits =
+      product.bias == nullptr || std::bit_cast<uintptr_t>(product.bias) % 16 == 0;
+  if (!bias_fits || !cuda::multiply(product)) {
     Copy::cuda(bias->expanded(shape), out.view());
     product.bias = nullptr;
     product.adds = true;

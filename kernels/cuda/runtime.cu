@@ -1,12 +1,14 @@
 // Devices, streams and events, memory and copies.
 #include "lockstep/kernels/cuda/runtime.h"
 
+#include <array>
 #include <atomic>
 #include <cstdlib>
 #include <mutex>
 #include <string>
 #include <vector>
 
+#include "lockstep/kernels/cuda/driver.cuh"
 #include "lockstep/kernels/cuda/launch.cuh"
 #include "lockstep/kernels/error.h"
 #include "lockstep/kernels/graph.h"
@@ -75,12 +77,47 @@ int device_count() {
   return count;
 }
 
-DeviceGuard::DeviceGuard(Device device) {
-  LOCKSTEP_CUDA_CHECK(cudaGetDevice(&before_));
-  if (before_ != device.index) LOCKSTEP_CUDA_CHECK(cudaSetDevice(device.index));
+bool is_in_use(Device device) noexcept {
+  static std::array<std::atomic<bool>, 64> known{};  // a context stays
+  const auto at = static_cast<size_t>(device.index);
+  if (at < known.size() && known[at].load(std::memory_order_relaxed)) return true;
+  try {
+    static const auto state_of =
+        driver_function<PFN_cuDevicePrimaryCtxGetState_v7000>("cuDevicePrimaryCtxGetState");
+    unsigned flags = 0;
+    int active = 0;
+    check_driver(state_of(device.index, &flags, &active), "cuDevicePrimaryCtxGetState");
+    if (active != 0 && at < known.size()) known[at].store(true, std::memory_order_relaxed);
+    return active != 0;
+  } catch (...) {
+    return true;  // as if it could not be asked
+  }
 }
 
-DeviceGuard::~DeviceGuard() { cudaSetDevice(before_); }
+namespace {
+
+// What a guard made current last, in any thread; -1: nothing yet.
+std::atomic<int> last_guarded{-1};
+
+// For calls that concern no device, but want one to be current: one that this process uses.
+Device some_device() {
+  const int last = last_guarded.load(std::memory_order_relaxed);
+  return {DeviceType::kCuda, last >= 0 ? last : current_device()};
+}
+
+}  // namespace
+
+DeviceGuard::DeviceGuard(Device device) {
+  LOCKSTEP_CUDA_CHECK(cudaGetDevice(&before_));
+  // Though it is current already: in a thread that has called nothing yet the driver has none.
+  LOCKSTEP_CUDA_CHECK(cudaSetDevice(device.index));
+  last_guarded.store(device.index, std::memory_order_relaxed);
+  if (before_ == device.index) before_ = -1;
+}
+
+DeviceGuard::~DeviceGuard() {
+  if (before_ >= 0 && is_in_use({DeviceType::kCuda, before_})) cudaSetDevice(before_);
+}
 
 bool caches_memory() {
 #ifdef SIMT_STATIC_SHARED
@@ -141,23 +178,33 @@ bool may_be_taken(const void* memory) noexcept {
 
 // An error that the device had before shows at the next call that may throw.
 void free_memory(Device device, void* memory, const Stream& stream) noexcept {
-  int before = 0;
-  if (cudaGetDevice(&before) != cudaSuccess || cudaSetDevice(device.index) != cudaSuccess) return;
-  if (caches_memory()) {
-    cudaFree(memory);  // waits for the device
-  } else {
-    cudaFreeAsync(memory, stream.handle());
+  try {
+    const DeviceGuard guard(device);
+    if (caches_memory()) {
+      cudaFree(memory);  // waits for the device, but may do so for this one alone
+    } else {
+      cudaFreeAsync(memory, stream.handle());
+    }
+  } catch (...) {
+    // The device has failed, which its next user will be told.
   }
-  cudaSetDevice(before);
 }
 
 void* take_pinned(Device, size_t bytes) {
+  const DeviceGuard guard(some_device());
   void* memory = nullptr;
   const cudaError_t error = cudaHostAlloc(&memory, bytes, cudaHostAllocDefault);
   return memory_or_null(error, memory, "cudaHostAlloc");
 }
 
-void free_pinned(Device, void* memory, const Stream&) noexcept { cudaFreeHost(memory); }
+void free_pinned(Device, void* memory, const Stream&) noexcept {
+  try {
+    const DeviceGuard guard(some_device());
+    cudaFreeHost(memory);
+  } catch (...) {
+    // The device has failed, and the memory goes with the process.
+  }
+}
 
 MemoryInfo memory_info(Device device) {
   const DeviceGuard guard(device);
@@ -290,6 +337,7 @@ bool is_done(const Event& event) {
 }
 
 double milliseconds(const Event& start, const Event& end) {
+  const DeviceGuard guard(start.device());
   float out = 0;
   LOCKSTEP_CUDA_CHECK(cudaEventElapsedTime(&out, start.handle(), end.handle()));
   return static_cast<double>(out);

@@ -14,7 +14,12 @@ namespace lockstep::cuda {
 // Devices that this driver shows; 0 without a driver. Does not throw.
 int device_count();
 
-// Makes `device` the calling thread's current one while it lives.
+// Whether this process has a context on the device, which takes some hundred MiB of its memory.
+// Does not throw.
+bool is_in_use(Device device) noexcept;
+
+// Makes `device` the calling thread's current one while it lives. The one before is made current
+// again where this process uses it: for one that it does not, CUDA would make a context.
 class DeviceGuard {
  public:
   explicit DeviceGuard(Device device);

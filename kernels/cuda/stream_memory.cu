@@ -180,8 +180,9 @@ void StreamAllocator::make_free(void* block, const Live& live,
 
 void StreamAllocator::give_to_system(const std::vector<Free>& leaving) noexcept {
   for (const Free& free : leaving) {
-    // Of pinned memory CUDA does not promise to wait for copies, as cudaFree does for a device.
-    if (source_.device.is_cpu()) wait_for(free.behind);
+    // CUDA promises to wait neither for copies of pinned memory nor for the streams of another
+    // device. Without the cache the stream that frees the block waits for these.
+    if (source_.device.is_cpu() || caches_memory()) wait_for(free.behind);
     source_.give_back(source_.device, free.block, free.home);
   }
 }

@@ -335,10 +335,8 @@ TEST_P(CudaAlgorithmProcesses, ARankThatDiesAtAnyTimeIsNamed) {
 }
 
 TEST_P(CudaAlgorithmProcesses, ARankThatIsStoppedEndsTheOthersAtTheTimeout) {
-  const auto use = [](Communicator& comm) {
-    check_a_stopped_rank_ends_at_the_timeout(comm, "1.5");
-  };
-  EXPECT_EQ(run(2, 1, milliseconds(1500), use), (std::vector<int>{0, kStopped}));
+  const auto use = [](Communicator& comm) { check_a_stopped_rank_ends_at_the_timeout(comm, "6"); };
+  EXPECT_EQ(run(2, 1, milliseconds(6000), use), (std::vector<int>{0, kStopped}));
 }
 
 }  // namespace

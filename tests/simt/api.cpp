@@ -101,6 +101,7 @@ cudaError_t cudaGetDeviceCount(int* count) {
 cudaError_t cudaSetDevice(int device) {
   if (device < 0 || device >= world().device_count) return fail(cudaErrorInvalidDevice);
   this_device = device;
+  world().devices[device].has_context = true;
   return cudaSuccess;
 }
 cudaError_t cudaGetDevice(int* device) {
@@ -217,6 +218,7 @@ cudaError_t cudaMalloc(void** memory, size_t bytes) {
   if (const cudaError_t error = refuse(); error != cudaSuccess) return fail(error);
   if (in_callback) return fail(cudaErrorNotPermitted);
   if (sticky() != cudaSuccess) return fail(sticky());
+  world().devices[this_device].has_context = true;
   *memory = nullptr;
   if (bytes == 0) return cudaSuccess;
   const Allocation* a = allocate_memory(MemoryKind::kDevice, this_device, bytes);
@@ -253,6 +255,7 @@ cudaError_t cudaFreeAsync(void* memory, cudaStream_t stream) {
 cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
   Lock lock;
   if (const cudaError_t error = refuse(); error != cudaSuccess) return fail(error);
+  world().devices[this_device].has_context = true;
   *memory = nullptr;
   if (bytes == 0) return cudaSuccess;
   const Allocation* a = allocate_memory(MemoryKind::kPinned, this_device, bytes);
@@ -473,15 +476,23 @@ CUresult write_value(CUstream stream, CUdeviceptr address, cuuint64_t value, uns
   return push_word(stream, std::move(op));
 }
 
+CUresult context_state(CUdevice device, unsigned* flags, int* active) {
+  if (device < 0 || device >= world().device_count) return CUDA_ERROR_INVALID_VALUE;
+  *flags = 0;
+  *active = world().devices[device].has_context ? 1 : 0;
+  return CUDA_SUCCESS;
+}
+
 }  // namespace
 
 cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned,
                                              unsigned long long,
                                              cudaDriverEntryPointQueryResult* found) {
   const std::string_view name = symbol;
-  *function = name == "cuStreamWaitValue64"    ? reinterpret_cast<void*>(wait_value)
-              : name == "cuStreamWriteValue64" ? reinterpret_cast<void*>(write_value)
-                                               : nullptr;
+  *function = name == "cuStreamWaitValue64"          ? reinterpret_cast<void*>(wait_value)
+              : name == "cuStreamWriteValue64"       ? reinterpret_cast<void*>(write_value)
+              : name == "cuDevicePrimaryCtxGetState" ? reinterpret_cast<void*>(context_state)
+                                                     : nullptr;
   if (found != nullptr) {
     *found =
         *function != nullptr ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;

@@ -3,6 +3,7 @@
 #include "lockstep/kernels/cuda/blas.h"
 
 #include "lockstep/kernels/cuda/launch.cuh"
+#include "lockstep/kernels/error.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -32,9 +33,13 @@ __global__ void product_kernel(Matrix a, Matrix b, Matrix out, const T* bias, in
 
 }  // namespace
 
-// A library need not have an algorithm that adds a bias; here there is none for f64.
+// A library need not have an algorithm that adds a bias; here there is none for f64. A bias that is
+// not aligned is one that a kernel of cuBLASLt's may fault on.
 bool multiply(const Product& p) {
   if (p.bias != nullptr && p.dtype == DType::kF64) return false;
+  if (reinterpret_cast<uintptr_t>(p.bias) % 16 != 0) {
+    throw Error(ErrorCode::kDevice, "matmul", "misaligned address");
+  }
   visit_floating(p.dtype, "matmul", [&](auto tag) {
     using T = typename decltype(tag)::type;
     launch_kernel(dim3(1), dim3(1), product_kernel<T>, p.a, p.b, p.out,

@@ -148,10 +148,8 @@ TEST_F(CudaProcesses, ThatDieAreNamedAndNobodyWaitsForTheirDevices) {
 }
 
 TEST_F(CudaProcesses, ThatAreStoppedEndAtTheTimeout) {
-  const auto use = [](Communicator& comm) {
-    check_a_stopped_rank_ends_at_the_timeout(comm, "1.5");
-  };
-  const auto ends = run_processes(2, 1, "cuda", std::chrono::milliseconds(1500), use);
+  const auto use = [](Communicator& comm) { check_a_stopped_rank_ends_at_the_timeout(comm, "6"); };
+  const auto ends = run_processes(2, 1, "cuda", std::chrono::milliseconds(6000), use);
   EXPECT_EQ(ends, (std::vector<int>{0, kStopped}));
 }
 

@@ -80,7 +80,6 @@ TEST(SharedDeviceMemory, IsToldFromTheHostsWithoutAskingCuda) {
   static int here = 0;  // not on a stack that a sanitizer made beside it
   EXPECT_EQ(device_of_ours(&here), kCpu);
   EXPECT_EQ(device_of_ours(nullptr), kCpu);
-  EXPECT_FALSE(cuda::may_be_taken(&here));
   const auto y = allocate(100, kSecond);
   EXPECT_EQ(device_of_ours(y.get()), kSecond);
 }

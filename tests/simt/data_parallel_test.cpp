@@ -302,9 +302,15 @@ TEST(CudaDataParallelOrder, AStepWaitsForNoDevice) {
       AdamW optimizer(net->named_parameters());
       const Tensor x = input_of(group, 1, device);
       const Tensor weights = wave({x.size(0), 5}, 3, {DType::kF32, device});
-      sum(model(x) * weights).backward();  // after which buckets have their last layout
-      optimizer.zero_grad();
+      // Before all is held up: buckets get their last layout after a backward, and CUDA waits for a
+      // device when a kernel is launched on it for the first time, or a page is registered.
+      for (int step = 0; step < 2; ++step) {
+        sum(model(x) * weights).backward();
+        optimizer.step();
+        optimizer.zero_grad();
+      }
       const Gate gate(device);
+      group->barrier().wait();
       gate.hold(current_stream(device));
       EXPECT_TRUE(comes_through_while_held(gate, [&] {
         sum(model(x) * weights).backward();

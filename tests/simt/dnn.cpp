@@ -22,6 +22,14 @@ Image image(const View& x) {
   return out;
 }
 
+bool is_by_rows(const View& x) {
+  const Strides rows = contiguous_strides(x.shape);
+  for (size_t d = 0; d < rows.size(); ++d) {
+    if (x.shape[d] != 1 && x.strides[d] != rows[d]) return false;
+  }
+  return true;
+}
+
 int64_t place(const Image& x, const int64_t (&at)[4]) {
   int64_t out = 0;
   for (int d = 0; d < 4; ++d) out += at[d] * x.strides[d];
@@ -83,12 +91,17 @@ __global__ void convolution_kernel(Computes what, Image x, Image weight, Image y
 
 }  // namespace
 
-void convolve(std::string_view op, Computes what, const View& x, const View& weight, const View& y,
+// A library need not have an engine for each order in memory: here there is none in channels-last
+// memory for f64, as in cuDNN, nor for what is dilated.
+bool convolve(std::string_view op, Computes what, const View& x, const View& weight, const View& y,
               const kernels::Conv2dParams& params, bool adds) {
+  const bool dilated = params.dilation[0] != 1 || params.dilation[1] != 1;
+  if ((x.dtype == DType::kF64 || dilated) && !(is_by_rows(x) && is_by_rows(weight))) return false;
   visit_floating(x.dtype, op, [&](auto tag) {
     launch_kernel(dim3(1), dim3(1), convolution_kernel<typename decltype(tag)::type>, what,
                   image(x), image(weight), image(y), params, adds);
   });
+  return true;
 }
 
 }  // namespace lockstep::cuda

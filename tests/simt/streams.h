@@ -69,6 +69,7 @@ namespace simt {
 
 struct DeviceState {
   cudaError_t sticky = cudaSuccess;
+  std::atomic<bool> has_context{false};
   unsigned peers = 0;
   uint64_t clock_us = 0;
   std::unique_ptr<CUstream_st> null_stream;

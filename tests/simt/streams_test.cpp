@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "../errors.h"
+#include "children.h"
 #include "devices.h"
 #include "gate.h"
 #include "lockstep/kernels/copy.h"
@@ -365,6 +366,30 @@ TEST_F(Streams, LeavePinnedMemoryAloneOnceItIsGivenOutAgain) {
   EXPECT_GT(pinned_memory_stats().allocations, 2 * kSchedules - 1);
 }
 
+// A context takes some hundred MiB of its device: a rank on the second has none on the first.
+using Contexts = ChildrenTest;
+TEST_F(Contexts, AreMadeOnTheDevicesThatAreUsedAlone) {
+  LOCKSTEP_WANT_DEVICES(2);
+  const auto use_the_second = [](int, const std::string&) {
+    EXPECT_FALSE(cuda::is_in_use(kFirst));
+    const Stream side = Stream::create(kSecond);
+    const Memory x = floats(kSecond);
+    const auto use = [&] {
+      const Memory pinned = allocate_pinned(64);
+      cuda::set_zero(x.get(), 64, side);
+      copy_async(pinned.get(), x.get(), 64, side);
+      side.record().synchronize();
+    };
+    use();
+    std::thread(use).join();  // whose current device is the first
+    EXPECT_TRUE(cuda::is_in_use(kSecond));
+    EXPECT_FALSE(cuda::is_in_use(kFirst));
+  };
+  EXPECT_EQ(run_children(
+                1, [] { return ""; }, use_the_second),
+            std::vector<int>{0});
+}
+
 // The device waits for this thread, as it does where a rank's collective waits for another rank.
 TEST_F(DeviceMemory, GivenBackWhereCudaWaitsForTheDeviceHoldsNobodyUp) {
   const Gate gate(kDevice);
@@ -374,6 +399,7 @@ TEST_F(DeviceMemory, GivenBackWhereCudaWaitsForTheDeviceHoldsNobodyUp) {
   const Memory still_used = allocate_pinned(kCount * sizeof(float));
   Memory pinned = allocate_pinned(kCount * sizeof(float));
   Memory gone = floats();
+  allocate_pinned(64).reset();  // which leaves a block
   side.wait(current_stream(kDevice).record());
   gate.hold(side);
   copy_async(pinned.get(), x.get(), kCount * sizeof(float), side);
@@ -390,7 +416,8 @@ TEST_F(DeviceMemory, GivenBackWhereCudaWaitsForTheDeviceHoldsNobodyUp) {
     // By now the other is likely to wait.
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
     for (const Memory& memory : {still_used, x, y}) used_on(memory.get(), side);
-    return std::pair(allocate_pinned(64), floats());
+    // Of a block that is there: whether CUDA itself goes on meanwhile is its own affair.
+    return allocate_pinned(64);
   });
   const bool came = needed.wait_for(std::chrono::seconds(60)) == std::future_status::ready;
   EXPECT_TRUE(came) << "the allocator's lock is held while CUDA waits";
