@@ -379,7 +379,7 @@ TEST(NcclChoice, ItIsTakenWhereEachRankHasADeviceOfItsOwn) {
 
 // By a table in which a way costs a start alone, or bytes alone.
 TEST(NcclChoice, ATableOfCostsDecidesBySizeWhereNoTransportIsNamed) {
-  const std::string file = "nccl-costs-" + std::to_string(getpid()) + ".txt";
+  const std::string file = ::testing::TempDir() + "nccl-costs-" + std::to_string(getpid()) + ".txt";
   setenv("LOCKSTEP_TUNE", file.c_str(), 1);
   const auto calls_of = [](const std::string& transport, int64_t count) {
     const int before = simt::nccl_calls();
@@ -408,7 +408,7 @@ TEST(NcclChoice, ATableOfCostsDecidesBySizeWhereNoTransportIsNamed) {
 
 TEST(NcclChoice, TablesOfBothWaysAreMeasured) {
   LOCKSTEP_WANT_DEVICES(2);
-  const std::string file = "nccl-tuned-" + std::to_string(getpid()) + ".txt";
+  const std::string file = ::testing::TempDir() + "nccl-tuned-" + std::to_string(getpid()) + ".txt";
   for (const std::string transport : {"cuda", "nccl"}) {
     Options options = options_of({transport, ""}, std::chrono::seconds(100));
     options.save_costs = file;

@@ -331,6 +331,32 @@ TEST_F(CachedMemoryDeathTest, IsGivenBackToTheSystemOnceNobodyNeedsIt) {
   EXPECT_EQ(simt::take_report(), "");
 }
 
+// CUDA's own free may wait for the device of the memory alone.
+TEST_F(CachedMemoryDeathTest, IsGivenBackBehindTheStreamsOfOtherDevices) {
+  LOCKSTEP_WANT_DEVICES(2);
+  ASSERT_TRUE(cuda::reach_peer(kSecond, kFirst));
+  const Gate gate(kSecond);
+  const Stream theirs = Stream::create(kSecond);
+  const Memory y = floats(kSecond);
+  Memory x = floats(kFirst);
+  theirs.wait(current_stream(kFirst).record());
+  theirs.wait(current_stream(kSecond).record());
+  gate.hold(theirs);
+  copy_async(y.get(), x.get(), kCount * sizeof(float), theirs);
+  x.reset();
+  std::atomic<bool> freed{false};
+  std::thread freeing([&] {
+    empty_cache(kFirst);
+    freed.store(true);
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  EXPECT_FALSE(freed.load());
+  gate.open();
+  freeing.join();
+  theirs.synchronize();
+  EXPECT_EQ(simt::take_report(), "");
+}
+
 TEST_F(Streams, CopyToPinnedMemoryWhileTheHostGoesOn) {
   in_every_schedule([] {
     const Stream side = Stream::create(kDevice);
