@@ -25,8 +25,8 @@ struct Library {
   explicit Library(int) { LOCKSTEP_DNN_CHECK(cudnnCreate(&handle)); }
 
   cudnnHandle_t handle = nullptr;
-  std::mutex mutex;                          // a handle is one thread's at a time
-  std::map<Key, std::optional<Plan>> plans;  // nothing where there is none
+  std::mutex mutex;  // a handle is one thread's at a time
+  std::map<Key, Plan> plans;
 };
 
 std::optional<Plan> find_plan(Library& library, Computes what, const View& x, const View& weight,
@@ -70,13 +70,15 @@ bool convolve(std::string_view op, Computes what, const View& x, const View& wei
   LOCKSTEP_DNN_CHECK(cudnnSetStream(library.handle, stream()));
   auto known = library.plans.find(key);
   if (known == library.plans.end()) {
+    // Where there is none, that may be for want of memory, and another time there is one.
+    std::optional<Plan> plan = find_plan(library, what, x, weight, y, params, adds);
+    if (!plan) return false;
     if (library.plans.size() >= kMostPlans) library.plans.clear();
-    known = library.plans.emplace(key, find_plan(library, what, x, weight, y, params, adds)).first;
+    known = library.plans.emplace(key, std::move(*plan)).first;
   }
-  const std::optional<Plan>& plan = known->second;
-  if (!plan) return false;
-  const std::shared_ptr<void> workspace = allocate(plan->workspace_bytes, x.device);
-  execute(library.handle, *plan, x, weight, y, workspace.get());
+  const Plan& plan = known->second;
+  const std::shared_ptr<void> workspace = allocate(plan.workspace_bytes, x.device);
+  execute(library.handle, plan, x, weight, y, workspace.get());
   return true;
 }
 

@@ -214,6 +214,7 @@ MemoryInfo memory_info(Device device) {
 }
 
 Device device_of(const void* memory) {
+  const DeviceGuard guard(some_device());
   cudaPointerAttributes attributes = {};
   LOCKSTEP_CUDA_CHECK(cudaPointerGetAttributes(&attributes, memory));
   if (attributes.type != cudaMemoryTypeDevice) return kCpu;
