@@ -15,6 +15,7 @@ build=(g++ make cmake ninja-build ccache libabsl-dev libdnnl-dev libxxhash-dev n
        zlib1g-dev libssl-dev libgtest-dev libgmock-dev libbenchmark-dev)
 build+=(ocl-icd-opencl-dev)  # libdnnl-dev's CMake files look for OpenCL, its package asks for none
 build+=(python3-xxhash)  # a test reads checkpoints by another program
+build+=(iproute2)  # tests make hosts of network namespaces by ip and tc
 data=(dataset-fashion-mnist miscfiles)
 simt=(libboost-context-dev)
 check=(python3-venv clang-format-14 clang-tidy-16 clang-16 libclang-rt-16-dev libomp-16-dev)

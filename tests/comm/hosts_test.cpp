@@ -26,8 +26,13 @@
 namespace lockstep::comm {
 namespace {
 
-bool run_command(const std::string& command) {
-  return std::system((command + " >/dev/null 2>&1").c_str()) == 0;
+// Empty where the command succeeds, else the command and what it said.
+std::string failure_of(const std::string& command) {
+  FILE* out = popen((command + " 2>&1").c_str(), "r");
+  if (out == nullptr) return command + ": it could not be started";
+  std::string said;
+  for (int c = std::fgetc(out); c != EOF; c = std::fgetc(out)) said += static_cast<char>(c);
+  return pclose(out) == 0 ? "" : command + ": " + said;
 }
 
 // Two hosts, "a" and "b", each a network namespace, and a link between them with IPv4 and IPv6.
@@ -36,27 +41,32 @@ class TwoHosts {
   TwoHosts() : name_("lockstep" + std::to_string(getpid())) {
     const std::string a = name_ + "a";
     const std::string b = name_ + "b";
-    made_ = run_command("ip netns add " + a) && run_command("ip netns add " + b) &&
-            run_command("ip link add link0 netns " + a + " type veth peer name link0 netns " + b);
+    run("ip netns add " + a);
+    run("ip netns add " + b);
+    run("ip link add link0 netns " + a + " type veth peer name link0 netns " + b);
     for (int host = 0; host < 2; ++host) {
       const std::string in = " -n " + name_ + (host == 0 ? "a" : "b");
       const std::string number = std::to_string(host + 1);
-      made_ = made_ && run_command("ip" + in + " addr add 10.77.0." + number + "/24 dev link0") &&
-              run_command("ip" + in + " addr add fd77::" + number + "/64 dev link0 nodad") &&
-              run_command("ip" + in + " link set link0 up") &&
-              run_command("ip" + in + " link set lo up") &&
-              run_command("tc" + in + " qdisc add dev link0 root tbf rate 4gbit burst 2mb " +
-                          "latency 50ms");
+      run("ip" + in + " addr add 10.77.0." + number + "/24 dev link0");
+      run("ip" + in + " addr add fd77::" + number + "/64 dev link0 nodad");
+      run("ip" + in + " link set link0 up");
+      run("ip" + in + " link set lo up");
+      run("tc" + in + " qdisc add dev link0 root tbf rate 4gbit burst 2mb latency 50ms");
     }
   }
   ~TwoHosts() {
-    run_command("ip netns del " + name_ + "a");
-    run_command("ip netns del " + name_ + "b");
+    failure_of("ip netns del " + name_ + "a");
+    failure_of("ip netns del " + name_ + "b");
   }
   TwoHosts(const TwoHosts&) = delete;
   TwoHosts& operator=(const TwoHosts&) = delete;
 
-  bool made() const { return made_; }
+  // Of the first command that failed.
+  const std::string& failure() const { return failure_; }
+  bool is_forbidden() const {
+    return failure_.find("Operation not permitted") != std::string::npos ||
+           failure_.find("Permission denied") != std::string::npos;
+  }
 
   // Moves this process to a host.
   void enter(int host) const {
@@ -67,8 +77,12 @@ class TwoHosts {
   }
 
  private:
+  void run(const std::string& command) {
+    if (failure_.empty()) failure_ = failure_of(command);
+  }
+
   std::string name_;
-  bool made_ = false;
+  std::string failure_;
 };
 
 // Bytes that this process's host has sent over the link.
@@ -150,7 +164,10 @@ void check_bits(Communicator& comm) {
 class Hosts : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-    if (!hosts_.made()) GTEST_SKIP() << "this system does not let us make network namespaces";
+    if (hosts_.is_forbidden()) {
+      GTEST_SKIP() << "this system does not let us make network namespaces: " << hosts_.failure();
+    }
+    ASSERT_EQ(hosts_.failure(), "");
   }
   TwoHosts hosts_;
 };

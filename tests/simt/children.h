@@ -18,6 +18,7 @@
 #include <functional>
 #include <sstream>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -27,6 +28,7 @@ namespace lockstep {
 
 inline constexpr int kKilled = -1;
 inline constexpr int kStopped = -2;
+inline constexpr int kNeverBegan = -3;
 
 // A test that starts processes by run_children(). Whatever it does before its last call of that is
 // done by the children of that call as well.
@@ -63,8 +65,8 @@ class ChildrenTest : public ::testing::Test {
   }
 
   // Runs fn as each of n processes, which are given what `text` returns in this one, and returns
-  // how each ended: its status, 1 where something that the test expects does not hold, kKilled, or
-  // kStopped.
+  // how each ended: 0, 1 where something that the test expects does not hold, kKilled, kStopped, or
+  // kNeverBegan where it did not come to fn.
   std::vector<int> run_children(int n, const std::function<std::string()>& text,
                                 const std::function<void(int rank, const std::string& text)>& fn) {
     const int call = calls_++;
@@ -82,7 +84,7 @@ class ChildrenTest : public ::testing::Test {
       EXPECT_EQ(waitpid(children[rank], &status, WUNTRACED), children[rank]);
       ends[rank] = WIFSTOPPED(status)    ? kStopped
                    : WIFSIGNALED(status) ? kKilled
-                                         : WEXITSTATUS(status);
+                                         : end_of(WEXITSTATUS(status));
     }
     for (size_t rank = 0; rank < ends.size(); ++rank) {
       earlier_ << ends[rank] << " ";
@@ -94,6 +96,10 @@ class ChildrenTest : public ::testing::Test {
   }
 
  private:
+  // What a child ends with that came to its work: a program that ran no test ends with 0.
+  static constexpr int kHeld = 42;
+  static int end_of(int status) { return status == kHeld ? 0 : status == 0 ? kNeverBegan : status; }
+
   [[noreturn]] void be_child(const std::function<void(int, const std::string&)>& fn) const {
     alarm(200);
     simt::seed(static_cast<uint64_t>(rank_ + 1));
@@ -104,7 +110,7 @@ class ChildrenTest : public ::testing::Test {
     }
     EXPECT_EQ(simt::take_report(), "");
     std::fflush(nullptr);
-    _exit(HasFailure() ? 1 : 0);
+    _exit(HasFailure() ? 1 : kHeld);
   }
 
   pid_t start(int call, int rank, const std::string& text) const {
@@ -124,7 +130,8 @@ class ChildrenTest : public ::testing::Test {
     argv.push_back(nullptr);
     envp.push_back(nullptr);
     pid_t child = -1;
-    EXPECT_EQ(posix_spawn(&child, argv[0], nullptr, nullptr, argv.data(), envp.data()), 0);
+    const int error = posix_spawn(&child, argv[0], nullptr, nullptr, argv.data(), envp.data());
+    if (error != 0) throw std::system_error(error, std::generic_category(), "posix_spawn");
     return child;
   }
 

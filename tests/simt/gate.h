@@ -1,9 +1,12 @@
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
+#include <exception>
 #include <memory>
 #include <thread>
 
@@ -48,7 +51,11 @@ bool comes_through_while_held(const Gate& gate, const F& work) {
     opened.store(!through.load());
     gate.open();
   });
-  work();
+  try {
+    work();
+  } catch (const std::exception& error) {
+    ADD_FAILURE() << error.what();
+  }
   through.store(true);
   opener.join();
   return !opened.load();
