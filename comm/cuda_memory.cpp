@@ -8,6 +8,7 @@
 #include "lockstep/kernels/cuda/runtime.h"
 #include "lockstep/kernels/cuda/stream_memory.h"
 #include "lockstep/kernels/error.h"
+#include "lockstep/kernels/graph.h"
 #include "lockstep/kernels/memory.h"
 
 namespace lockstep::comm {
@@ -29,12 +30,17 @@ struct Retired {
 
   void give_back() const noexcept {
     const Stream own(device);
-    try {
-      for (const Event& event : behind) own.wait(event);
-      if (cuda::caches_memory()) own.synchronize();  // to free it need not wait for other devices
-    } catch (...) {
-      // The device has failed, which its next user will be told, and nothing uses the blocks.
-    }
+    // Where one throws, a device has failed, which its next user will be told: nothing there uses
+    // the blocks any more, but others' work still may.
+    const auto try_to = [](const auto& wait) {
+      try {
+        wait();
+      } catch (...) {
+      }
+    };
+    for (const Event& event : behind) try_to([&] { own.wait(event); });
+    // To free them need not wait for other devices.
+    if (cuda::caches_memory()) try_to([&] { own.synchronize(); });
     for (void* block : blocks) cuda::free_memory(device, block, own);
   }
 };
@@ -47,6 +53,7 @@ class Retirement {
     waiting_.push_back(std::move(retired));
   }
   void give_back_unmapped() {
+    if (is_capturing()) return;  // CUDA frees nothing now, and nothing can be waited for
     std::vector<Retired> free;
     {
       const std::lock_guard lock(mutex_);

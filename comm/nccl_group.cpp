@@ -9,6 +9,7 @@
 #include <exception>
 #include <future>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -151,15 +152,27 @@ ncclRedOp_t op_of(kernels::FoldOp op) {
   }
 }
 
-// Makes the last calls for a communicator, which wait until the other ranks of the machine have
-// made theirs, and leaves them to a thread where that takes long.
+// Makes calls with `device` current; where it has failed without, for NCCL has more to let go than
+// what is there.
 template <class Calls>
-void end(const Calls& calls) noexcept {
+void on(Device device, const Calls& calls) {
+  std::optional<cuda::DeviceGuard> guard;
+  try {
+    guard.emplace(device);
+  } catch (const Error&) {
+  }
+  calls();
+}
+
+// Makes the last calls for a communicator of `device`, which wait until the other ranks of the
+// machine have made theirs, and leaves them to a thread where that takes long.
+template <class Calls>
+void end(Device device, const Calls& calls) noexcept {
   try {
     const auto ended = std::make_shared<std::promise<void>>();
     const std::future<void> end = ended->get_future();
-    std::thread([calls, ended] {
-      calls();
+    std::thread([device, calls, ended] {
+      on(device, calls);
       ended->set_value();
     }).detach();
     end.wait_for(kEnd);
@@ -258,9 +271,11 @@ NcclGroup::~NcclGroup() {
     comm = std::exchange(state_->comm, nullptr);
     if (comm == nullptr) return;
     // It is freed when this rank likes, and the thread that ends the communicator may be later.
-    for (void* handle : state_->registered) nccl().deregister(comm, handle);
+    on(state_->stream.device(), [&] {
+      for (void* handle : state_->registered) nccl().deregister(comm, handle);
+    });
   }
-  end([comm] {
+  end(state_->stream.device(), [comm] {
     ncclResult_t result = nccl().finalize(comm);
     while (result == ncclInProgress) {
       std::this_thread::sleep_for(10 * kLook);
@@ -382,7 +397,7 @@ void NcclGroup::abort() noexcept {
     const std::lock_guard lock(state_->mutex);
     comm = std::exchange(state_->comm, nullptr);
   }
-  if (comm != nullptr) end([comm] { nccl().abort(comm); });
+  if (comm != nullptr) end(state_->stream.device(), [comm] { nccl().abort(comm); });
 }
 
 }  // namespace lockstep::comm

@@ -109,8 +109,8 @@ CapturedGraph::CapturedGraph(const Stream& stream, const std::function<void()>& 
   }
   cudaGraph_t graph = nullptr;
   const cudaError_t error = cudaStreamEndCapture(stream_.handle(), &graph);
-  graph_ = {graph, [](cudaGraph_t gone) {
-              if (gone != nullptr) cudaGraphDestroy(gone);
+  graph_ = {graph, [on = stream_.device()](cudaGraph_t gone) {
+              if (gone != nullptr) let_go(on, [gone] { cudaGraphDestroy(gone); });
             }};
   if (failure != nullptr) {
     cudaGetLastError();
@@ -122,7 +122,9 @@ CapturedGraph::CapturedGraph(const Stream& stream, const std::function<void()>& 
   check(error, "cudaStreamEndCapture");
   cudaGraphExec_t exec = nullptr;
   LOCKSTEP_CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0));
-  exec_ = {exec, [](cudaGraphExec_t gone) { cudaGraphExecDestroy(gone); }};
+  exec_ = {exec, [on = stream_.device()](cudaGraphExec_t gone) {
+             let_go(on, [gone] { cudaGraphExecDestroy(gone); });
+           }};
   parts_ = std::move(mine.parts);
 }
 

@@ -39,28 +39,16 @@ std::shared_ptr<void> import_memory(const IpcHandle& handle, Device device) {
   void* memory = nullptr;
   LOCKSTEP_CUDA_CHECK(cudaIpcOpenMemHandle(&memory, std::bit_cast<cudaIpcMemHandle_t>(handle),
                                            cudaIpcMemLazyEnablePeerAccess));
-  return {memory, [device](void* gone) {
-            try {
-              const DeviceGuard back(device);
-              cudaIpcCloseMemHandle(gone);
-            } catch (...) {
-              // The device has failed, and the mapping goes with the process.
-            }
-          }};
+  return {memory,
+          [device](void* gone) { let_go(device, [gone] { cudaIpcCloseMemHandle(gone); }); }};
 }
 
 std::shared_ptr<void> register_words(void* pages, size_t bytes, Device device) {
   const DeviceGuard guard(device);
   LOCKSTEP_CUDA_CHECK(
       cudaHostRegister(pages, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped));
-  const std::shared_ptr<void> registered(pages, [device](void* gone) {
-    try {
-      const DeviceGuard back(device);
-      cudaHostUnregister(gone);
-    } catch (...) {
-      // The device has failed, and what was registered goes with the process.
-    }
-  });
+  const std::shared_ptr<void> registered(
+      pages, [device](void* gone) { let_go(device, [gone] { cudaHostUnregister(gone); }); });
   void* on_device = nullptr;
   LOCKSTEP_CUDA_CHECK(cudaHostGetDevicePointer(&on_device, pages, 0));
   return {registered, on_device};

@@ -176,18 +176,14 @@ bool may_be_taken(const void* memory) noexcept {
          address < highest.load(std::memory_order_relaxed);
 }
 
-// An error that the device had before shows at the next call that may throw.
 void free_memory(Device device, void* memory, const Stream& stream) noexcept {
-  try {
-    const DeviceGuard guard(device);
+  let_go(device, [&] {
     if (caches_memory()) {
       cudaFree(memory);  // waits for the device, but may do so for this one alone
     } else {
       cudaFreeAsync(memory, stream.handle());
     }
-  } catch (...) {
-    // The device has failed, which its next user will be told.
-  }
+  });
 }
 
 void* take_pinned(Device, size_t bytes) {
@@ -198,12 +194,7 @@ void* take_pinned(Device, size_t bytes) {
 }
 
 void free_pinned(Device, void* memory, const Stream&) noexcept {
-  try {
-    const DeviceGuard guard(some_device());
-    cudaFreeHost(memory);
-  } catch (...) {
-    // The device has failed, and the memory goes with the process.
-  }
+  let_go(some_device(), [&] { cudaFreeHost(memory); });
 }
 
 MemoryInfo memory_info(Device device) {
@@ -281,7 +272,8 @@ std::shared_ptr<CUstream_st> make_stream(Device device, bool high_priority) {
   cudaStream_t stream = nullptr;
   LOCKSTEP_CUDA_CHECK(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking,
                                                    high_priority ? greatest : least));
-  return {stream, [](cudaStream_t gone) { cudaStreamDestroy(gone); }};
+  return {stream,
+          [device](cudaStream_t gone) { let_go(device, [gone] { cudaStreamDestroy(gone); }); }};
 }
 
 CUstream_st* own_stream(Device device) {
@@ -312,7 +304,8 @@ std::shared_ptr<CUevent_st> make_event(Device device, bool timed) {
   LOCKSTEP_CUDA_CHECK(
       cudaEventCreateWithFlags(&event, timed ? cudaEventDefault : cudaEventDisableTiming));
   // What was recorded stays for those who wait already.
-  return {event, [](cudaEvent_t gone) { cudaEventDestroy(gone); }};
+  return {event,
+          [device](cudaEvent_t gone) { let_go(device, [gone] { cudaEventDestroy(gone); }); }};
 }
 
 void record(const Event& event, const Stream& stream) {

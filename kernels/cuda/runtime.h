@@ -31,6 +31,17 @@ class DeviceGuard {
   int before_ = 0;
 };
 
+// Makes the calls that let something of `device` go while that is the current one. Does not throw:
+// where the device has failed, its next user will be told.
+template <class Calls>
+void let_go(Device device, const Calls& calls) noexcept {
+  try {
+    const DeviceGuard guard(device);
+    calls();
+  } catch (...) {
+  }
+}
+
 // Whether blocks that are given back are kept and rounded up: not in the emulator, which finds
 // steps beyond a block and late uses of it, unless SIMT_CACHE is set.
 bool caches_memory();

@@ -13,10 +13,12 @@ namespace lockstep::cuda {
 namespace {
 
 void wait_for(const std::vector<Event>& events) noexcept {
-  try {
-    for (const Event& event : events) event.synchronize();
-  } catch (...) {
-    // The device has failed, and nothing is on its way any more.
+  for (const Event& event : events) {
+    try {
+      event.synchronize();
+    } catch (...) {
+      // Its device has failed, and nothing is on its way there any more.
+    }
   }
 }
 

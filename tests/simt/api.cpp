@@ -101,7 +101,7 @@ cudaError_t cudaGetDeviceCount(int* count) {
 cudaError_t cudaSetDevice(int device) {
   if (device < 0 || device >= world().device_count) return fail(cudaErrorInvalidDevice);
   this_device = device;
-  world().devices[device].has_context = true;
+  use_device();
   return cudaSuccess;
 }
 cudaError_t cudaGetDevice(int* device) {
@@ -218,7 +218,7 @@ cudaError_t cudaMalloc(void** memory, size_t bytes) {
   if (const cudaError_t error = refuse(); error != cudaSuccess) return fail(error);
   if (in_callback) return fail(cudaErrorNotPermitted);
   if (sticky() != cudaSuccess) return fail(sticky());
-  world().devices[this_device].has_context = true;
+  use_device();
   *memory = nullptr;
   if (bytes == 0) return cudaSuccess;
   const Allocation* a = allocate_memory(MemoryKind::kDevice, this_device, bytes);
@@ -255,7 +255,7 @@ cudaError_t cudaFreeAsync(void* memory, cudaStream_t stream) {
 cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
   Lock lock;
   if (const cudaError_t error = refuse(); error != cudaSuccess) return fail(error);
-  world().devices[this_device].has_context = true;
+  use_device();
   *memory = nullptr;
   if (bytes == 0) return cudaSuccess;
   const Allocation* a = allocate_memory(MemoryKind::kPinned, this_device, bytes);
@@ -308,6 +308,7 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int priority) {
   Lock lock;
+  use_device();
   auto made = std::make_shared<CUstream_st>();
   made->device = this_device;
   made->priority = std::clamp(priority, -5, 0);
@@ -362,6 +363,7 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void*
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   Lock lock;
+  use_device();
   auto made = std::make_shared<CUevent_st>();
   made->flags = flags;
   *event = made.get();

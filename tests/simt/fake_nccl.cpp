@@ -29,6 +29,7 @@ int ids = 0;
 
 thread_local bool in_group = false;
 thread_local ncclResult_t group_error = ncclSuccess;
+thread_local ncclComm_t group_comm = nullptr;
 
 }  // namespace
 
@@ -36,6 +37,7 @@ struct ncclComm {
   Clique* clique;
   int rank;
   int looks = 0;
+  bool calling = false;  // until a look says that the last call has ended
   bool finalizing = false;
   bool gone = false;
 };
@@ -50,14 +52,22 @@ FakeNccl* fake_nccl() {
 
 namespace {
 
+// REQUIRES: locked.
+void check(ncclComm_t comm) {
+  if (comm == nullptr || comm->gone || comm->calling) ++fake_nccl()->misused;
+}
+
 ncclResult_t call(ncclComm_t comm, size_t count) {
   const std::lock_guard lock(mutex);
-  if (comm == nullptr || comm->gone) ++fake_nccl()->misused;
+  check(comm);
   ++fake_nccl()->calls;
   const bool refused = count == 13;
   if (in_group && refused) group_error = ncclInvalidArgument;
   if (refused) return ncclInvalidArgument;
-  return in_group ? ncclSuccess : ncclInProgress;
+  group_comm = comm;
+  if (in_group) return ncclSuccess;
+  comm->calling = true;
+  return ncclInProgress;
 }
 
 }  // namespace
@@ -87,6 +97,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
   clique.size = size;
   ++clique.joined;
   *comm = comms.emplace_back(new ncclComm{&clique, rank}).get();
+  (*comm)->calling = true;
   return ncclInProgress;
 }
 
@@ -97,6 +108,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* result) {
   bool busy = fake_nccl()->stays_busy || clique.joined < clique.size || ++comm->looks % 3 != 0;
   if (comm->finalizing) busy = clique.finalized < clique.size;
   *result = busy ? ncclInProgress : ncclSuccess;
+  if (!busy) comm->calling = false;
   if (fake_nccl()->fails == comm->rank) *result = ncclRemoteError;
   return ncclSuccess;
 }
@@ -132,7 +144,10 @@ ncclResult_t ncclGroupStart() {
 ncclResult_t ncclGroupEnd() {
   in_group = false;
   ++fake_nccl()->groups;
-  return group_error != ncclSuccess ? group_error : ncclInProgress;
+  if (group_error != ncclSuccess) return group_error;
+  const std::lock_guard lock(mutex);
+  group_comm->calling = true;
+  return ncclInProgress;
 }
 
 ncclResult_t ncclAllReduce(const void*, void*, size_t count, ncclDataType_t, ncclRedOp_t,
@@ -163,12 +178,16 @@ ncclResult_t ncclRecv(void*, size_t count, ncclDataType_t, int, ncclComm_t comm,
   return call(comm, count);
 }
 
-ncclResult_t ncclCommRegister(const ncclComm_t, void* memory, size_t, void** handle) {
+ncclResult_t ncclCommRegister(const ncclComm_t comm, void* memory, size_t, void** handle) {
+  const std::lock_guard lock(mutex);
+  check(comm);
   ++fake_nccl()->registered;
   *handle = memory;
   return ncclSuccess;
 }
-ncclResult_t ncclCommDeregister(const ncclComm_t, void*) {
+ncclResult_t ncclCommDeregister(const ncclComm_t comm, void*) {
+  const std::lock_guard lock(mutex);
+  check(comm);
   --fake_nccl()->registered;
   return ncclSuccess;
 }

@@ -10,7 +10,8 @@ struct FakeNccl {
   std::atomic<int> finalized{0};
   std::atomic<int> destroyed{0};
   std::atomic<int> aborted{0};
-  std::atomic<int> misused{0};  // communicators that block, calls for ones that are gone
+  // Communicators that block, calls for ones that are gone, and calls before the last has ended.
+  std::atomic<int> misused{0};
 
   std::atomic<int> fails{-1};            // the rank that notices an error by itself
   std::atomic<bool> stays_busy{false};   // no call ends

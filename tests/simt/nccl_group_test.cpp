@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 
+#include <atomic>
 #include <functional>
 #include <thread>
 
@@ -69,6 +70,35 @@ TEST(NcclGroup, CallsWhatItIsAskedForAndEndsInOrder) {
   EXPECT_EQ(books().finalized, 2);
   EXPECT_EQ(books().destroyed, 2);
   EXPECT_EQ(books().aborted, 0);
+  EXPECT_EQ(books().misused, 0);
+}
+
+// NCCL takes one call at a time, and a call that does not block goes on after it has returned.
+TEST(NcclGroup, RegistersMemoryBetweenTheCallsOfAnotherThread) {
+  const int before = books().calls;
+  const NcclGroup::Id id = NcclGroup::make_id();
+  on_two([&](int rank) {
+    NcclGroup group(id, rank, 2, stream_of(rank), [] {});
+    std::atomic<bool> ended{false};
+    std::thread other([&] {
+      int memory = 0;
+      while (!ended) {
+        void* const handle = group.register_memory(&memory, 4);
+        EXPECT_EQ(handle, &memory);
+        group.deregister(handle);
+      }
+    });
+    int memory[2] = {};
+    const NcclGroup::Part parts[] = {{1 - rank, true, memory, 4}, {1 - rank, false, memory + 1, 4}};
+    for (int i = 0; i < 20; ++i) {
+      group.put(collective_of(Kind::kAllReduce, 5));
+      group.exchange("all_to_all", parts);
+    }
+    ended = true;
+    other.join();
+  });
+  EXPECT_EQ(books().calls - before, 2 * 20 * 3);
+  EXPECT_EQ(books().registered, 0);
   EXPECT_EQ(books().misused, 0);
 }
 

@@ -162,7 +162,10 @@ void drift() {
 
 }  // namespace
 
+void use_device() { world().devices[this_device].has_context = true; }
+
 CUstream_st* find_stream(cudaStream_t stream) {
+  use_device();
   World& w = world();
   if (stream == nullptr) {
     auto& null_stream = w.devices[this_device].null_stream;
@@ -177,6 +180,7 @@ CUstream_st* find_stream(cudaStream_t stream) {
 }
 
 std::shared_ptr<CUevent_st> find_event(cudaEvent_t event) {
+  use_device();
   const auto it = world().events.find(event);
   return it == world().events.end() ? nullptr : it->second;
 }

@@ -124,6 +124,8 @@ inline cudaError_t sticky() { return world().devices[this_device].sticky; }
 cudaError_t stick(int device, const Fault& fault);
 
 // Null for a handle that is none.
+// Whatever is called makes a context on the current device, though it be about another.
+void use_device();
 CUstream_st* find_stream(cudaStream_t stream);
 std::shared_ptr<CUevent_st> find_event(cudaEvent_t event);
 

@@ -331,19 +331,24 @@ TEST_F(CachedMemoryDeathTest, IsGivenBackToTheSystemOnceNobodyNeedsIt) {
   EXPECT_EQ(simt::take_report(), "");
 }
 
-// CUDA's own free may wait for the device of the memory alone.
-TEST_F(CachedMemoryDeathTest, IsGivenBackBehindTheStreamsOfOtherDevices) {
-  LOCKSTEP_WANT_DEVICES(2);
+// Memory of the first device goes back to CUDA while a stream of the second still reads it, and not
+// before; then() is called when it has been let go.
+void give_back_what_the_second_reads(const std::function<void()>& then) {
   ASSERT_TRUE(cuda::reach_peer(kSecond, kFirst));
   const Gate gate(kSecond);
+  const Stream ours = Stream::create(kFirst);
   const Stream theirs = Stream::create(kSecond);
   const Memory y = floats(kSecond);
   Memory x = floats(kFirst);
-  theirs.wait(current_stream(kFirst).record());
+  ours.wait(current_stream(kFirst).record());
+  cuda::set_zero(x.get(), kCount * sizeof(float), ours);
+  used_on(x.get(), ours);
+  theirs.wait(ours.record());
   theirs.wait(current_stream(kSecond).record());
   gate.hold(theirs);
   copy_async(y.get(), x.get(), kCount * sizeof(float), theirs);
   x.reset();
+  then();
   std::atomic<bool> freed{false};
   std::thread freeing([&] {
     empty_cache(kFirst);
@@ -354,7 +359,27 @@ TEST_F(CachedMemoryDeathTest, IsGivenBackBehindTheStreamsOfOtherDevices) {
   gate.open();
   freeing.join();
   theirs.synchronize();
+}
+
+// CUDA's own free may wait for the device of the memory alone.
+TEST_F(CachedMemoryDeathTest, IsGivenBackBehindTheStreamsOfOtherDevices) {
+  LOCKSTEP_WANT_DEVICES(2);
+  give_back_what_the_second_reads([] {});
   EXPECT_EQ(simt::take_report(), "");
+}
+
+TEST_F(CachedMemoryDeathTest, IsGivenBackBehindThemThoughItsOwnDeviceHasFailed) {
+  LOCKSTEP_WANT_DEVICES(2);
+  const Memory other = floats(kFirst);
+  View beyond = view(other);
+  beyond.data = &beyond;  // the host's own memory
+  give_back_what_the_second_reads([&] {
+    message_of(ErrorCode::kDevice, [&] {
+      launch<kernels::Fill>(kFirst, beyond, 1.0);
+      Stream(kFirst).synchronize();
+    });
+  });
+  EXPECT_THAT(simt::take_report(), HasSubstr("the host's"));
 }
 
 TEST_F(Streams, CopyToPinnedMemoryWhileTheHostGoesOn) {
@@ -404,10 +429,21 @@ TEST_F(Contexts, AreMadeOnTheDevicesThatAreUsedAlone) {
       const Memory pinned = allocate_pinned(64);
       cuda::set_zero(x.get(), 64, side);
       copy_async(pinned.get(), x.get(), 64, side);
-      side.record().synchronize();
+      const Event event = side.record(true);
+      event.synchronize();
+      EXPECT_TRUE(event.done() && side.done());
+      const Stream other = Stream::create(kSecond);
+      other.wait(event);
+      other.synchronize();
     };
     use();
     std::thread(use).join();  // whose current device is the first
+    // What lets something go in a thread that has called nothing yet.
+    const auto let_go = [](auto&& gone) { std::thread([gone = std::move(gone)] {}).join(); };
+    let_go(floats(kSecond));
+    let_go(side.record());
+    let_go(Stream::create(kSecond));
+    let_go(allocate_pinned(64));
     EXPECT_TRUE(cuda::is_in_use(kSecond));
     EXPECT_FALSE(cuda::is_in_use(kFirst));
   };
