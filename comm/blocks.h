@@ -27,12 +27,17 @@ struct Blocks {
 
   int64_t begin(int block) const {
     // block * size may not fit 64 bits where blocks at the end are empty.
-    return size != 0 && block <= count / size ? block * size : count;
+    int64_t at = 0;
+    return __builtin_mul_overflow(block, size, &at) ? count : std::min(at, count);
   }
   int64_t end(int block) const { return std::min(count, begin(block) + size); }
   int64_t length(int block) const { return end(block) - begin(block); }
 
-  int order(int block, int step) const { return (block + 1 + step) % ranks; }
+  // Without a division, as above: small collectives would feel it.
+  int order(int block, int step) const {
+    const int at = block + 1 + step;
+    return at < ranks ? at : at - ranks;
+  }
 };
 
 }  // namespace lockstep::comm

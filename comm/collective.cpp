@@ -11,19 +11,9 @@
 namespace lockstep::comm {
 namespace {
 
-constexpr std::array<std::string_view, 14> kKinds = {
-    "barrier", "all_reduce", "reduce_scatter", "all_gather",   "broadcast",    "split", "reduce",
-    "gather",  "scatter",    "all_to_all",     "all_gather_v", "all_to_all_v", "send",  "recv"};
 constexpr std::array<std::string_view, 4> kAlgorithms = {"", "ring", "two_shot", "one_shot"};
 
 }  // namespace
-
-uint64_t Request::code() const {
-  return static_cast<uint64_t>(kind) | static_cast<uint64_t>(dtype) << 8 |
-         static_cast<uint64_t>(op) << 16 | static_cast<uint64_t>(algorithm) << 24 |
-         static_cast<uint64_t>(on_device ? 1 : 0) << 31 |
-         static_cast<uint64_t>(static_cast<uint32_t>(root)) << 32;
-}
 
 Request Request::decode(uint64_t code, int64_t count) {
   Request request;
@@ -43,11 +33,6 @@ void OnDevice::begin(const Stream& stream) {
 }
 
 void OnDevice::complete(const Stream& stream) { completed = stream.record(timeline::enabled()); }
-
-std::string_view Request::name() const {
-  const auto index = static_cast<size_t>(kind);
-  return index < kKinds.size() ? kKinds[index] : "an unknown collective";
-}
 
 std::string Request::text() const {
   std::string out(name());
@@ -97,28 +82,9 @@ std::vector<int64_t> Counts::table() const {
   return out;
 }
 
-bool Collective::exchanges() const {
-  switch (request.kind) {
-    case Kind::kGather:
-    case Kind::kScatter:
-    case Kind::kAllToAll:
-    case Kind::kAllGatherV:
-    case Kind::kAllToAllV:
-      return true;
-    default:
-      return false;
-  }
-}
+int64_t Counts::sent() const { return std::accumulate(send.begin(), send.end(), int64_t{0}); }
 
-bool Collective::gives(int rank) const {
-  const bool from_root = request.kind == Kind::kBroadcast || request.kind == Kind::kScatter;
-  return (!from_root || rank == request.root) && request.kind != Kind::kRecv;
-}
-
-bool Collective::takes(int rank) const {
-  const bool to_root = request.kind == Kind::kReduce || request.kind == Kind::kGather;
-  return (!to_root || rank == request.root) && request.kind != Kind::kSend;
-}
+int64_t Counts::received() const { return std::accumulate(recv.begin(), recv.end(), int64_t{0}); }
 
 Part Collective::sent_part(int from, int to, const int64_t* theirs) const {
   const int64_t element = element_size();
@@ -157,52 +123,6 @@ Part Collective::received_part(int from, int rank) const {
     }
     default:
       throw Error(ErrorCode::kInternal, request.name(), "not an exchange");
-  }
-}
-
-Blocks Collective::blocks(int ranks) const {
-  switch (request.kind) {
-    case Kind::kAllReduce:
-    case Kind::kReduce:
-      return Blocks::of_all(request.count, ranks);
-    case Kind::kReduceScatter:
-    case Kind::kAllGather:
-    case Kind::kSplit:
-      return Blocks::of_each(request.count, ranks);
-    default:
-      return {request.count, request.count, ranks};
-  }
-}
-
-int64_t Collective::send_bytes(int ranks) const {
-  const int64_t own = request.count * element_size();
-  switch (request.kind) {
-    case Kind::kReduceScatter:
-    case Kind::kScatter:
-    case Kind::kAllToAll:
-      return own * ranks;
-    case Kind::kAllGatherV:
-      return counts->send[0] * element_size();
-    case Kind::kAllToAllV:
-      return std::accumulate(counts->send.begin(), counts->send.end(), int64_t{0}) * element_size();
-    default:
-      return own;
-  }
-}
-
-int64_t Collective::recv_bytes(int ranks) const {
-  const int64_t own = request.count * element_size();
-  switch (request.kind) {
-    case Kind::kAllGather:
-    case Kind::kSplit:
-    case Kind::kGather:
-    case Kind::kAllToAll:
-      return own * ranks;
-    case Kind::kAllGatherV:
-    case Kind::kAllToAllV:
-      return std::accumulate(counts->recv.begin(), counts->recv.end(), int64_t{0}) * element_size();
-    default:
-      return own;
   }
 }
 

@@ -1,9 +1,11 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/comm/blocks.h"
@@ -33,6 +35,10 @@ enum class Kind : uint8_t {
   kRecv = 13,
 };
 
+inline constexpr std::array<std::string_view, 14> kKindNames = {
+    "barrier", "all_reduce", "reduce_scatter", "all_gather",   "broadcast",    "split", "reduce",
+    "gather",  "scatter",    "all_to_all",     "all_gather_v", "all_to_all_v", "send",  "recv"};
+
 // Ways to run a collective. kAuto is the choice of the transport, by size.
 enum class Algorithm : uint8_t { kAuto = 0, kRing = 1, kTwoShot = 2, kOneShot = 3 };
 
@@ -50,10 +56,18 @@ struct Request {
   friend bool operator==(const Request&, const Request&) = default;
 
   // The request in 64 bits besides its count, for a header that is compared as numbers.
-  uint64_t code() const;
+  uint64_t code() const {
+    return static_cast<uint64_t>(kind) | static_cast<uint64_t>(dtype) << 8 |
+           static_cast<uint64_t>(op) << 16 | static_cast<uint64_t>(algorithm) << 24 |
+           static_cast<uint64_t>(on_device ? 1 : 0) << 31 |
+           static_cast<uint64_t>(static_cast<uint32_t>(root)) << 32;
+  }
   static Request decode(uint64_t code, int64_t count);
   // "all_reduce", "barrier", ...: the public name.
-  std::string_view name() const;
+  std::string_view name() const {
+    const auto index = static_cast<size_t>(kind);
+    return index < kKindNames.size() ? kKindNames[index] : "an unknown collective";
+  }
   // "all_reduce sum of 6 f32", "broadcast of 6 f32 from rank 0", "barrier".
   std::string text() const;
 };
@@ -66,6 +80,8 @@ struct Counts {
 
   // What the ranks tell each other: send, then recv.
   std::vector<int64_t> table() const;
+  int64_t sent() const;  // elements in all
+  int64_t received() const;
 };
 
 // Bytes of a buffer.
@@ -107,23 +123,65 @@ struct Collective {
   // Every rank ends with what every rank gave, in order.
   bool gathers() const { return request.kind == Kind::kAllGather || request.kind == Kind::kSplit; }
   // Every rank's data go to other ranks as they are, and to each its own part: see sent_part().
-  bool exchanges() const;
+  bool exchanges() const {
+    return request.kind >= Kind::kGather && request.kind <= Kind::kAllToAllV;
+  }
   // Between this rank and one other.
   bool is_transfer() const { return request.kind == Kind::kSend || request.kind == Kind::kRecv; }
   // Whether a rank's send, or its recv, is used.
-  bool gives(int rank) const;
-  bool takes(int rank) const;
+  bool gives(int rank) const {
+    const bool from_root = request.kind == Kind::kBroadcast || request.kind == Kind::kScatter;
+    return (!from_root || rank == request.root) && request.kind != Kind::kRecv;
+  }
+  bool takes(int rank) const {
+    const bool to_root = request.kind == Kind::kReduce || request.kind == Kind::kGather;
+    return (!to_root || rank == request.root) && request.kind != Kind::kSend;
+  }
   // Of an exchange: what `from` sends to `to`, in its send; `theirs` is from's table of counts,
   // null where counts are the same for all. And what rank has from `from`, in its recv.
   Part sent_part(int from, int to, const int64_t* theirs) const;
   Part received_part(int from, int rank) const;
   // How the collective's elements lie in blocks: by rank, or for a broadcast and a barrier in one.
-  Blocks blocks(int ranks) const;
+  Blocks blocks(int ranks) const {
+    const bool each = request.kind == Kind::kReduceScatter || gathers();
+    const bool all = request.kind == Kind::kAllReduce || request.kind == Kind::kReduce;
+    return each  ? Blocks::of_each(request.count, ranks)
+           : all ? Blocks::of_all(request.count, ranks)
+                 : Blocks{request.count, request.count, ranks};
+  }
   kernels::FoldSpec fold(int ranks) const { return {request.dtype, request.op, ranks}; }
   int64_t element_size() const { return static_cast<int64_t>(size_of(request.dtype)); }
   // Bytes of send and of recv on a rank of `ranks` that uses them.
-  int64_t send_bytes(int ranks) const;
-  int64_t recv_bytes(int ranks) const;
+  int64_t send_bytes(int ranks) const {
+    const int64_t own = request.count * element_size();
+    switch (request.kind) {
+      case Kind::kReduceScatter:
+      case Kind::kScatter:
+      case Kind::kAllToAll:
+        return own * ranks;
+      case Kind::kAllGatherV:
+        return counts->send[0] * element_size();
+      case Kind::kAllToAllV:
+        return counts->sent() * element_size();
+      default:
+        return own;
+    }
+  }
+  int64_t recv_bytes(int ranks) const {
+    const int64_t own = request.count * element_size();
+    switch (request.kind) {
+      case Kind::kAllGather:
+      case Kind::kSplit:
+      case Kind::kGather:
+      case Kind::kAllToAll:
+        return own * ranks;
+      case Kind::kAllGatherV:
+      case Kind::kAllToAllV:
+        return counts->received() * element_size();
+      default:
+        return own;
+    }
+  }
 };
 
 // "ring", "two_shot", "one_shot"; "" is kAuto. Throws kInvalidArgument that lists the names and

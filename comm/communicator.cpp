@@ -55,27 +55,28 @@ void check_request(const Request& request, int size) {
   check(request.root >= 0 && request.root < size, op,
         [&] { return concat("want a root in [0, ", size, "), got rank ", request.root); });
   const auto element = static_cast<int64_t>(size_of(request.dtype));
-  check(request.count <= std::numeric_limits<int64_t>::max() / element / size, op, [&] {
+  int64_t bytes = 0;
+  const bool fits = !__builtin_mul_overflow(request.count, element, &bytes) &&
+                    !__builtin_mul_overflow(bytes, size, &bytes);
+  check(fits, op, [&] {
     return concat(request.count, " ", lockstep::name(request.dtype), " for each of ", size,
                   " ranks are more bytes than 64 bits count");
   });
 }
 
-// What must hold of its buffers. `in_place` is the address of send (or of recv, for reduce_scatter
-// and scatter) that a call in place has.
-void check_buffers(const Collective& collective, int rank, int size, const void* in_place,
-                   const void* must_be) {
+// What must hold of its buffers, of which this rank uses so many bytes. `in_place` is the address
+// of send (or of recv, for reduce_scatter and scatter) that a call in place has.
+void check_buffers(const Collective& collective, int64_t send_bytes, int64_t recv_bytes,
+                   const void* in_place, const void* must_be) {
   const Request& request = collective.request;
   const std::string_view op = request.name();
-  const int64_t send_bytes = collective.gives(rank) ? collective.send_bytes(size) : 0;
-  const int64_t recv_bytes = collective.takes(rank) ? collective.recv_bytes(size) : 0;
+  const int64_t element = collective.element_size();  // a power of two
   const auto check_buffer = [&](const void* data, int64_t bytes) {
-    const int64_t element = collective.element_size();
     check(data != nullptr, op, [&] {
       return concat("want a buffer of ", bytes / element, " ", lockstep::name(request.dtype),
                     ", got a null pointer");
     });
-    check(reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(element) == 0, op, [&] {
+    check((reinterpret_cast<uintptr_t>(data) & static_cast<uintptr_t>(element - 1)) == 0, op, [&] {
       return concat("want a buffer aligned to its ", lockstep::name(request.dtype), " elements");
     });
   };
@@ -141,20 +142,24 @@ std::shared_ptr<void> Communicator::allocate(size_t bytes, Device where) {
 Device Communicator::device() const { return queue_->transport().device(); }
 void Communicator::abort(std::string why) { queue_->abort(why); }
 
-Work Communicator::start(Collective collective, const void* in_place, const void* must_be) {
+Work Communicator::start(Collective&& collective, const void* in_place, const void* must_be) {
   refuse_capture(collective.request.name(), "ranks meet on the host for each collective");
-  check_request(collective.request, size());
-  check_buffers(collective, rank(), size(), in_place, must_be);
-  collective.on_device = find_device(collective);
+  const int ranks = size();
+  check_request(collective.request, ranks);
+  const int64_t send_bytes = collective.gives(rank()) ? collective.send_bytes(ranks) : 0;
+  const int64_t recv_bytes = collective.takes(rank()) ? collective.recv_bytes(ranks) : 0;
+  check_buffers(collective, send_bytes, recv_bytes, in_place, must_be);
+  collective.on_device = find_device(collective, send_bytes, recv_bytes);
   return Work(queue_, queue_->submit(std::move(collective)));
 }
 
-std::shared_ptr<OnDevice> Communicator::find_device(const Collective& collective) const {
+std::shared_ptr<OnDevice> Communicator::find_device(const Collective& collective,
+                                                    int64_t send_bytes, int64_t recv_bytes) const {
   const std::string_view op = collective.request.name();
   const bool has_device = !this->device().is_cpu();
   std::optional<Device> found;
-  const auto look = [&](const void* buffer, bool used, int64_t bytes) {
-    if (!used || bytes == 0) return;
+  const auto look = [&](const void* buffer, int64_t bytes) {
+    if (bytes == 0) return;
     // A group of the host alone, which has no use for another's device memory, does not ask CUDA.
     const Device device = has_device ? device_of(buffer) : device_of_ours(buffer);
     check(device == found.value_or(device), op, [&] {
@@ -163,8 +168,8 @@ std::shared_ptr<OnDevice> Communicator::find_device(const Collective& collective
     });
     found = device;
   };
-  look(collective.send, collective.gives(rank()), collective.send_bytes(size()));
-  look(collective.recv, collective.takes(rank()), collective.recv_bytes(size()));
+  look(collective.send, send_bytes);
+  if (collective.recv != collective.send || send_bytes == 0) look(collective.recv, recv_bytes);
   if (!found || found->is_cpu()) return nullptr;
   check(*found == device(), op, [&] {
     return concat("this communicator is for memory of ", device().is_cpu() ? "" : "cpu and of ",

@@ -227,9 +227,10 @@ class Communicator {
  private:
   friend struct CommunicatorMaker;
   Communicator(std::shared_ptr<OperationQueue> queue, Algorithm algorithm, Lineage lineage);
-  Work start(Collective collective, const void* in_place, const void* must_be);
+  Work start(Collective&& collective, const void* in_place, const void* must_be);
   // Null where the buffers are the CPU's. Throws kInvalidArgument for those of another device.
-  std::shared_ptr<OnDevice> find_device(const Collective& collective) const;
+  std::shared_ptr<OnDevice> find_device(const Collective& collective, int64_t send_bytes,
+                                        int64_t recv_bytes) const;
   // Every rank's `mine`, in order.
   template <class T>
   std::vector<T> tell_all(const T& mine);

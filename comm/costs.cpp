@@ -19,8 +19,6 @@ namespace {
 constexpr std::string_view kHead =
     "# Lockstep's costs in seconds: transport, ranks, meet, copy, fetch, read_call, read\n"
     "# (comm/costs.h); written by bench_allreduce --tune, read through LOCKSTEP_TUNE\n";
-// What finding buffers and beginning to work between them costs besides.
-constexpr double kSetUp = 0.3e-6;
 
 // Enough that a launch does not count.
 constexpr int64_t kDeviceProbeBytes = int64_t{4} << 20;
@@ -59,26 +57,15 @@ std::vector<Line> read_lines(const std::string& file) {
   return lines;
 }
 
-double part(int ranks) { return static_cast<double>(ranks - 1) / ranks; }
-
 }  // namespace
 
-double one_shot_seconds(const Costs& costs, int ranks, double bytes) {
-  return costs.meet + bytes * costs.copy + (ranks - 1) * bytes * costs.fetch;
-}
-
-double direct_seconds(const Costs& costs, int ranks, double bytes) {
-  return 2 * costs.meet + kSetUp + part(ranks) * bytes * costs.fetch;
-}
-
 double staged_seconds(const Costs& costs, int ranks, double bytes, double meetings) {
-  return meetings * costs.meet + kSetUp + bytes * costs.copy +
-         3 * part(ranks) * bytes * costs.fetch;
+  return meetings * costs.meet + bytes * (costs.copy + 3 * others_part(ranks) * costs.fetch);
 }
 
 double read_seconds(const Costs& costs, int ranks, double bytes, double calls) {
   if (costs.read == 0) return std::numeric_limits<double>::infinity();
-  return 2 * costs.meet + kSetUp + calls * costs.read_call + 2 * part(ranks) * bytes * costs.read;
+  return 2 * costs.meet + calls * costs.read_call + 2 * others_part(ranks) * bytes * costs.read;
 }
 
 double exchange_seconds(const Costs& costs, int ranks, double bytes) {
@@ -86,11 +73,11 @@ double exchange_seconds(const Costs& costs, int ranks, double bytes) {
 }
 
 double ring_seconds(const Costs& costs, int ranks, double bytes) {
-  return 2 * (ranks - 1) * costs.meet + 2 * part(ranks) * bytes * costs.fetch;
+  return 2 * (ranks - 1) * costs.meet + 2 * others_part(ranks) * bytes * costs.fetch;
 }
 
 double device_seconds(const Costs& costs, int ranks, double bytes) {
-  return costs.meet + 2 * part(ranks) * bytes * costs.fetch;
+  return costs.meet + 2 * others_part(ranks) * bytes * costs.fetch;
 }
 
 std::optional<Costs> load_costs(const std::string& file, const std::string& transport, int ranks) {
@@ -149,7 +136,7 @@ Costs measure_device_costs(Transport& transport, int rounds) {
     few = std::min(few, seconds_of(4));
     many = std::min(many, seconds_of(kDeviceProbeBytes));
   }
-  const double moved = 2 * part(transport.size()) * kDeviceProbeBytes;
+  const double moved = 2 * others_part(transport.size()) * kDeviceProbeBytes;
   return {few, 0, std::max(many - few, 0.0) / moved, 0, 0};
 }
 

@@ -21,9 +21,16 @@ struct Costs {
   friend bool operator==(const Costs&, const Costs&) = default;
 };
 
+// What a rank does not have of a buffer that all share out among them.
+inline double others_part(int ranks) { return static_cast<double>(ranks - 1) / ranks; }
+
 // Seconds of an all-reduce of `bytes` bytes among `ranks` ranks. In shared memory:
-double one_shot_seconds(const Costs& costs, int ranks, double bytes);
-double direct_seconds(const Costs& costs, int ranks, double bytes);
+inline double one_shot_seconds(const Costs& costs, int ranks, double bytes) {
+  return costs.meet + bytes * (costs.copy + (ranks - 1) * costs.fetch);
+}
+inline double direct_seconds(const Costs& costs, int ranks, double bytes) {
+  return 2 * costs.meet + others_part(ranks) * bytes * costs.fetch;
+}
 // ... for memory that others cannot map; `meetings` of the staged way.
 double staged_seconds(const Costs& costs, int ranks, double bytes, double meetings);
 double read_seconds(const Costs& costs, int ranks, double bytes, double calls);

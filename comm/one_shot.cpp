@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "absl/container/inlined_vector.h"
+#include "absl/container/fixed_array.h"
 
 namespace lockstep::comm {
 
@@ -34,10 +34,11 @@ void finish_one_shot(const Collective& collective, int rank, int size, int64_t f
   }
   const Blocks blocks = collective.blocks(size);
   const bool scatter = request.kind == Kind::kReduceScatter;
-  absl::InlinedVector<const void*, 8> sources(size);
+  absl::FixedArray<const void*, 8> sources(static_cast<size_t>(size));
   for (int block = 0; block < size; ++block) {
     if (scatter && block != rank) continue;
     const int64_t begin = std::max(first, blocks.begin(block));
+    if (begin >= last) break;  // what follows is of later pieces, or empty
     const int64_t end = std::min(last, blocks.end(block));
     if (begin >= end) continue;
     for (int i = 0; i < size; ++i) {

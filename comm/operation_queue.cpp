@@ -20,10 +20,6 @@ constexpr std::chrono::microseconds kMeanwhile{50};
 constexpr std::chrono::milliseconds kLook{1};
 constexpr int kLooks = 50;
 
-bool is_large(const Collective& collective, int size) {
-  return collective.recv_bytes(size) >= kLargeBytes || collective.send_bytes(size) >= kLargeBytes;
-}
-
 Transfer transfer_of(const Collective& collective) {
   Transfer out{collective.request, collective.request.root, collective.request.kind == Kind::kSend};
   const void* data = out.sends ? collective.send : collective.recv;
@@ -74,25 +70,25 @@ OperationQueue::OperationQueue(std::unique_ptr<Transport> transport, std::string
       track_(concat("collectives of ", about.group)),
       recorder_(std::move(about)) {}
 
-std::shared_ptr<Operation> OperationQueue::submit(Collective collective) {
-  auto operation = std::make_shared<Operation>();
-  const bool large = is_large(collective, transport_->size());
+std::shared_ptr<Operation> OperationQueue::submit(Collective&& collective) {
+  const int64_t bytes = collective.recv_bytes(transport_->size());
+  const bool large = std::max(bytes, collective.send_bytes(transport_->size())) >= kLargeBytes;
+  auto operation = std::make_shared<Operation>(std::move(collective), bytes, large);
   if (large) operation->submitted = Clock::now();
   bool wake = false;
   {
     std::unique_lock lock(mutex_);
     operation->number = ++submitted_;
-    if (collective.is_transfer()) {
-      operation->transfer = transfer_of(collective);
+    if (operation->collective.is_transfer()) {
+      operation->transfer = transfer_of(operation->collective);
     } else {
-      collective.sequence = ++collectives_;
+      operation->collective.sequence = ++collectives_;
     }
-    operation->collective = std::move(collective);
     if (failure_) {
-      finish(*operation, failure_);
+      finish_with_failure(*operation);
       return operation;
     }
-    if (!operation->collective.is_transfer()) recorder_.queued(operation->collective, large);
+    if (!operation->transfer) recorder_.queued(operation->collective, large);
     pending_.push_back(operation);
     if (transport_->size() == 1) {  // nobody to wait for
       run_next(lock, false, nullptr);
@@ -148,9 +144,8 @@ void OperationQueue::run_collective(std::unique_lock<std::mutex>& lock, bool in_
   const std::shared_ptr<Operation> operation = std::move(pending_.front());
   pending_.pop_front();
   const Collective& collective = operation->collective;
-  const bool large = is_large(collective, transport_->size());
-  recorder_.started(collective, large);
-  if (large) {
+  recorder_.started(collective, operation->large);
+  if (operation->large) {
     prompt_ = in_worker || Clock::now() - operation->submitted > kMeanwhile;
   }
   lock.unlock();
@@ -158,16 +153,17 @@ void OperationQueue::run_collective(std::unique_lock<std::mutex>& lock, bool in_
   std::shared_ptr<void> copy;  // parts of it may be on their way until fail() has left
   try {
     const timeline::Span span(timeline::kind::kCollective, collective.request.name(),
-                              collective.recv_bytes(transport_->size()));
+                              operation->bytes);
     run(collective, copy);
     show_on_device(collective);
   } catch (...) {
     failure = Failure::current(collective.request.name());
   }
   lock.lock();
-  recorder_.finished(collective, !failure, large);
-  if (failure) fail(lock, *std::move(failure));
-  finish(*operation, failure ? failure_ : std::nullopt);
+  recorder_.finished(collective, !failure, operation->large);
+  if (!failure) return finish(*operation);
+  fail(lock, *std::move(failure));
+  finish_with_failure(*operation);
 }
 
 void OperationQueue::show_on_device(const Collective& collective) const {
@@ -203,7 +199,7 @@ void OperationQueue::run_transfers(std::unique_lock<std::mutex>& lock, const Ope
     }
     if (transfers_.empty()) break;
     std::vector<Transfer*> going;
-    for (const auto& operation : transfers_) going.push_back(&operation->transfer);
+    for (const auto& operation : transfers_) going.push_back(&*operation->transfer);
     lock.unlock();
     std::optional<Failure> failure;
     try {
@@ -214,8 +210,9 @@ void OperationQueue::run_transfers(std::unique_lock<std::mutex>& lock, const Ope
     lock.lock();
     if (failure) fail(lock, *std::move(failure));
     std::erase_if(transfers_, [&](const std::shared_ptr<Operation>& operation) {
-      if (!failure_ && !operation->transfer.done()) return false;
-      finish(*operation, operation->transfer.done() ? std::nullopt : failure_);
+      const bool done = operation->transfer->done();
+      if (!failure_ && !done) return false;
+      done ? finish(*operation) : finish_with_failure(*operation);
       return true;
     });
     if (waiters_ != 0) done_.notify_all();
@@ -242,16 +239,20 @@ void OperationQueue::fail(std::unique_lock<std::mutex>& lock, Failure failure) {
   fail_pending();
 }
 
-void OperationQueue::finish(Operation& operation, std::optional<Failure> failure) {
-  operation.failure = std::move(failure);
+void OperationQueue::finish(Operation& operation) {
   operation.finished.store(true, std::memory_order_release);
 }
 
+void OperationQueue::finish_with_failure(Operation& operation) {
+  operation.failure = failure_;
+  finish(operation);
+}
+
 void OperationQueue::fail_pending() {
-  for (const auto& operation : pending_) finish(*operation, failure_);
+  for (const auto& operation : pending_) finish_with_failure(*operation);
   pending_.clear();
   if (running_) return;  // whoever runs them fails them
-  for (const auto& operation : transfers_) finish(*operation, failure_);
+  for (const auto& operation : transfers_) finish_with_failure(*operation);
   transfers_.clear();
 }
 

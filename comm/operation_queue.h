@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "lockstep/comm/flight_recorder.h"
@@ -17,10 +18,17 @@ namespace lockstep::comm {
 
 // A collective in the queue, or a send or recv, and how it ended.
 struct Operation {
+  // Written out: what has no constructor of its own is set to zero as a whole first, which takes as
+  // long as all the rest.
+  Operation(Collective&& what, int64_t recv_bytes, bool is_large)
+      : collective(std::move(what)), bytes(recv_bytes), large(is_large) {}
+
   Collective collective;
-  Transfer transfer;    // where collective.is_transfer()
-  uint64_t number = 0;  // in the queue; the first is 1
-  Clock::time_point submitted;
+  const int64_t bytes;               // of its recv
+  const bool large;                  // worth waking a thread for
+  std::optional<Transfer> transfer;  // where collective.is_transfer()
+  uint64_t number = 0;               // in the queue; the first is 1
+  Clock::time_point submitted;       // where it is large
   std::atomic<bool> finished{false};
   std::optional<Failure> failure;  // written before `finished`
 };
@@ -43,7 +51,7 @@ class OperationQueue {
   OperationQueue& operator=(const OperationQueue&) = delete;
 
   // Numbers the collective and queues it. After a failure it is finished at once, with that.
-  std::shared_ptr<Operation> submit(Collective collective);
+  std::shared_ptr<Operation> submit(Collective&& collective);
   // Returns once it has finished; throws its failure.
   void wait(Operation& operation);
   // What is not finished, and all that is submitted later, fails with kCancelled and `why`.
@@ -65,7 +73,8 @@ class OperationQueue {
   void run_transfers(std::unique_lock<std::mutex>& lock, const Operation* wanted);
   // Keeps the first failure, and leaves the group.
   void fail(std::unique_lock<std::mutex>& lock, Failure failure);
-  void finish(Operation& operation, std::optional<Failure> failure);
+  void finish(Operation& operation);
+  void finish_with_failure(Operation& operation);
   void fail_pending();
   void work();
 

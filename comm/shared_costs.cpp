@@ -85,7 +85,7 @@ Costs SharedGroup::measure_costs(int rounds) {
     places.request.count = kProbeBytes;
     places.send = from.data();
     places.recv = to.data();
-    arrive(places, nullptr, 0, true);
+    arrive(places, nullptr, 0, places_of(places));
     keep_least(costs.fetch, [&] { std::memcpy(to.data(), peers_[next].staging, kProbeBytes); });
     keep_least(costs.copy, [&] { std::memcpy(to.data(), from.data(), kProbeBytes); });
     if (all_read()) {

@@ -124,7 +124,7 @@ void SharedGroup::exchange(const Collective& collective) {
   const std::vector<int64_t> own =
       collective.counts != nullptr ? collective.counts->table() : std::vector<int64_t>();
   const size_t table_bytes = own.size() * sizeof(int64_t);
-  arrive(collective, own.data(), table_bytes, true);
+  arrive(collective, own.data(), table_bytes, places_of(collective));
   std::vector<const int64_t*> tables(size());
   if (collective.counts != nullptr) {
     for (int peer = 0; peer < size(); ++peer) {
@@ -142,7 +142,7 @@ void SharedGroup::exchange(const Collective& collective) {
   bool reachable = true;
   for (int peer = 0; peer < size(); ++peer) {
     moves = moves || gives(peer);
-    reachable = reachable && (!gives(peer) || (arrival(peer).send & kForeign) == 0);
+    reachable = reachable && (!gives(peer) || (told_places(peer).send & kForeign) == 0);
   }
   if (!moves) return;
   if (reachable) return read_parts(collective, tables);

@@ -52,7 +52,7 @@ void SharedGroup::run(const Collective& collective) {
     case Algorithm::kTwoShot:
       return two_shot(collective);
     case Algorithm::kRing:
-      arrive(collective, nullptr, 0, false);
+      arrive(collective, nullptr, 0);
       if (size() == 1) return one_shot_piece(collective, 0, collective.request.count);
       return run_ring(collective, rank(), size(), *this);
   }
@@ -62,7 +62,7 @@ void SharedGroup::meet(const Collective& collective, const void* mine, size_t by
   op_ = collective.request.name();
   if (cancelled_.load()) throw Error(ErrorCode::kCancelled, op_, "the communicator was aborted");
   asked_ = collective.request;
-  arrive(collective, mine, bytes, false);
+  arrive(collective, mine, bytes);
   for (int peer = 0; peer < size(); ++peer) {
     if (bytes != 0) {
       std::memcpy(static_cast<std::byte*>(all) + static_cast<size_t>(peer) * bytes,
@@ -173,20 +173,37 @@ void SharedGroup::ring_bell(Member& member) {
   futex_wake(member.bell);
 }
 
-void SharedGroup::arrive(const Collective& collective, const void* payload, size_t payload_bytes,
-                         bool places) {
-  ++round_;
-  Member::Slot& slot = self().slots[round_ % 2];
-  Arrival& mine = slot.arrival;
-  mine.code = collective.request.code();
-  mine.count = collective.request.count;
+Places SharedGroup::places_of(const Collective& collective) {
   const auto place = [&](const void* data, int64_t bytes) {
-    if (!places) return Place{0};
     const Place mapped = place_of(data, static_cast<size_t>(bytes));
     return mapped != 0 ? mapped : kForeign | std::bit_cast<Place>(data);
   };
-  mine.send = place(collective.send, collective.send_bytes(size()));
-  mine.recv = place(collective.recv, collective.recv_bytes(size()));
+  const int64_t send_bytes = collective.send_bytes(size());
+  const int64_t recv_bytes = collective.recv_bytes(size());
+  const Place send = place(collective.send, send_bytes);
+  const bool same = collective.send == collective.recv && send_bytes == recv_bytes;
+  return {send, same ? send : place(collective.recv, recv_bytes)};
+}
+
+// One's own line is not looked at: the others do, and it would have to come back from them, which
+// takes 30 ns between cores that share a cache and 130 between others.
+Places SharedGroup::told_places(int peer) {
+  if (peer == rank()) return places_;
+  return {arrival(peer).send, arrival(peer).recv};
+}
+
+void SharedGroup::arrive(const Collective& collective, const void* payload, size_t payload_bytes,
+                         const Places& places) {
+  ++round_;
+  Member::Slot& slot = self().slots[round_ % 2];
+  Arrival& mine = slot.arrival;
+  const uint64_t code = collective.request.code();
+  const int64_t count = collective.request.count;
+  mine.code = code;
+  mine.count = count;
+  mine.send = places.send;
+  mine.recv = places.recv;
+  places_ = places;
   if (payload_bytes != 0) {
     std::byte* to =
         payload_bytes <= Arrival::kInlineBytes ? mine.inline_payload.data() : slot.payload.data();
@@ -196,7 +213,7 @@ void SharedGroup::arrive(const Collective& collective, const void* payload, size
   await([&](int peer) {
     const Arrival& theirs = arrival(peer);
     if (theirs.round.load() != round_) return false;
-    if (theirs.code != mine.code || theirs.count != mine.count) raise_mismatch(collective);
+    if (theirs.code != code || theirs.count != count) raise_mismatch(collective);
     return true;
   });
 }
@@ -219,30 +236,30 @@ void SharedGroup::raise_mismatch(const Collective& collective) {
 // One shot: the payloads come with the arrivals, and every rank folds them all. Longer buffers go
 // in pieces, each an arrival of its own.
 void SharedGroup::one_shot(const Collective& collective) {
-  const int64_t per_piece = static_cast<int64_t>(Member::kPayloadBytes) / collective.element_size();
-  const int64_t elements = collective.send_bytes(size()) / collective.element_size();
+  constexpr auto kPiece = static_cast<int64_t>(Member::kPayloadBytes);
+  const int64_t element = collective.element_size();
+  const int64_t all = collective.send_bytes(size());
   int64_t first = 0;
   do {
-    const int64_t last = std::min(elements, first + per_piece);
-    const auto bytes = static_cast<size_t>((last - first) * collective.element_size());
-    arrive(collective,
-           static_cast<const std::byte*>(collective.send) + first * collective.element_size(),
-           collective.gives(rank()) ? bytes : 0, false);
-    one_shot_piece(collective, first, last);
-    first = last;
-  } while (first < elements);
+    const int64_t bytes = std::min(kPiece, all - first);
+    arrive(collective, static_cast<const std::byte*>(collective.send) + first,
+           collective.gives(rank()) ? static_cast<size_t>(bytes) : 0);
+    one_shot_piece(collective, first / element, (first + bytes) / element);
+    first += bytes;
+  } while (first < all);
 }
 
 // Sizes at which one shot is the fastest for plain memory, and two-shot for memory that all map:
 // payloads come with the arrivals of ranks whose buffers are plain.
 void SharedGroup::eager(const Collective& collective) {
   const auto bytes = static_cast<size_t>(collective.send_bytes(size()));
-  const bool plain = place_of(collective.send, bytes) == 0 || place_of(collective.recv, bytes) == 0;
-  arrive(collective, collective.send, plain ? bytes : 0, true);
+  const auto plain = [](const Places& places) {
+    return ((places.send | places.recv) & kForeign) != 0;
+  };
+  const Places mine = places_of(collective);
+  arrive(collective, collective.send, plain(mine) ? bytes : 0, mine);
   int payloads = 0;
-  for (int peer = 0; peer < size(); ++peer) {
-    payloads += ((arrival(peer).send | arrival(peer).recv) & kForeign) != 0 ? 1 : 0;
-  }
+  for (int peer = 0; peer < size(); ++peer) payloads += plain(told_places(peer)) ? 1 : 0;
   if (payloads == 0) return direct(collective);
   if (payloads == size()) return one_shot_piece(collective, 0, collective.request.count);
   one_shot(collective);  // some are mapped and others are not: all give theirs

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "lockstep/comm/pair_streams.h"
 #include "lockstep/comm/ring.h"
 #include "lockstep/comm/transport.h"
@@ -17,11 +18,20 @@ namespace lockstep::comm {
 // What one rank shows to the others of its group, in memory that all of them map. Only its owner
 // writes it, but for the bell, which the others ring. Zero bytes are a valid beginning.
 
+// Lists with an entry per rank need no memory of their own for so many.
+inline constexpr size_t kFewRanks = 8;
+
 // Where a buffer is, as its owner tells the others: an address for threads, an allocation's number
 // and an offset between processes. With kForeign, an address in its owner's process, which others
 // can only read with the kernel's help, if at all.
 using Place = uint64_t;
 inline constexpr Place kForeign = Place{1} << 63;
+
+// Where a rank's buffers of a collective are.
+struct Places {
+  Place send = 0;
+  Place recv = 0;
+};
 
 // A rank's arrival at a collective, in one cache line: what it asks for, where its buffers are, and
 // a payload of a few bytes.
@@ -81,7 +91,7 @@ struct Member {
 // processes that share memory. Small messages go in one shot; large ones straight between buffers
 // that all ranks can reach (two-shot), or through the staging areas. docs/collectives.md has the
 // steps.
-class SharedGroup : public Transport, private RingLink, private PairLink {
+class alignas(64) SharedGroup : public Transport, private RingLink, private PairLink {
  public:
   void run(const Collective& collective) final;
   Costs measure_costs(int rounds) final;
@@ -165,8 +175,12 @@ class SharedGroup : public Transport, private RingLink, private PairLink {
 
   // Tells the others what this rank asks for, with `payload` or with the places of its buffers, and
   // waits until all have asked for the same; kMismatch where they have not.
-  void arrive(const Collective& collective, const void* payload, size_t payload_bytes, bool places);
+  void arrive(const Collective& collective, const void* payload, size_t payload_bytes,
+              const Places& places = {});
   Arrival& arrival(int peer) { return peers_[peer].member->slots[round_ % 2].arrival; }
+  // Of this rank's buffers, and what a rank has told.
+  Places places_of(const Collective& collective);
+  Places told_places(int peer);
   const std::byte* payload(int peer, size_t bytes);
   [[noreturn]] void raise_mismatch(const Collective& collective);
 
@@ -216,11 +230,13 @@ class SharedGroup : public Transport, private RingLink, private PairLink {
   std::string_view op_;  // of the collective that is run
   Request asked_;        // of it, or of the first transfer
   PairStreams streams_;
-  std::vector<const std::byte*> payloads_;  // room for one per rank
-  std::vector<const void*> sources_;        // likewise
-  std::vector<std::byte> read_;             // what read() read of others, before it is folded
-  uint64_t round_ = 0;                      // arrivals so far
-  uint64_t chunks_ = 0;                     // steps through the staging areas so far
+  // Room for one per rank, in this object: ranks that are threads share no cache line.
+  absl::InlinedVector<const std::byte*, kFewRanks> payloads_;
+  absl::InlinedVector<const void*, kFewRanks> sources_;
+  std::vector<std::byte> read_;  // what read() read of others, before it is folded
+  Places places_;                // what this rank told last
+  uint64_t round_ = 0;           // arrivals so far
+  uint64_t chunks_ = 0;          // steps through the staging areas so far
 };
 
 }  // namespace lockstep::comm

@@ -63,7 +63,7 @@ std::vector<T> Communicator::tell_all(const T& mine) {
                         0,
                         &mine,
                         all.data()};
-  start(collective, nullptr, nullptr).wait();
+  start(std::move(collective), nullptr, nullptr).wait();
   return all;
 }
 

@@ -69,7 +69,7 @@ struct SharedGroup::Staging {
 bool SharedGroup::all_mapped(const Collective& collective) {
   const auto mapped = [](Place place) { return (place & kForeign) == 0; };
   for (int peer = 0; peer < size(); ++peer) {
-    const Arrival& theirs = arrival(peer);
+    const Places theirs = told_places(peer);
     if (collective.gives(peer) && !mapped(theirs.send)) return false;
     if (written_by_others(collective, peer) && !mapped(theirs.recv)) return false;
   }
@@ -78,7 +78,7 @@ bool SharedGroup::all_mapped(const Collective& collective) {
 
 void SharedGroup::two_shot(const Collective& collective) {
   const bool moves = collective.request.count != 0 && collective.request.kind != Kind::kBarrier;
-  arrive(collective, nullptr, 0, moves);
+  arrive(collective, nullptr, 0, moves ? places_of(collective) : Places{});
   if (!moves) return;
   // The same on every rank: all see the same places.
   const auto bytes = static_cast<size_t>(collective.send_bytes(size()));
@@ -109,12 +109,12 @@ void SharedGroup::direct(const Collective& collective) {
     if (peer == rank()) return static_cast<const std::byte*>(collective.send);
     return reach(peer, arrival(peer).send);
   };
-  std::vector<const std::byte*> sends(size());
+  absl::InlinedVector<const std::byte*, kFewRanks> sends(size());
   for (int peer = 0; peer < size(); ++peer) {
     if (collective.gives(peer)) sends[peer] = send_of(peer);
   }
   auto* recv = static_cast<std::byte*>(collective.recv);
-  std::vector<std::byte*> outputs;
+  absl::InlinedVector<std::byte*, kFewRanks> outputs;
   if (collective.takes(rank())) outputs.push_back(recv);
   for (int peer = 0; peer < size(); ++peer) {
     if (peer != rank() && written_by_others(collective, peer)) {
@@ -139,7 +139,7 @@ void SharedGroup::direct(const Collective& collective) {
     const int64_t end = blocks.end(rank());
     const int64_t look = kLookBytes / element;
     const int64_t base = kind == Kind::kReduceScatter ? begin : 0;
-    std::vector<void*> targets(outputs.size());
+    absl::InlinedVector<void*, kFewRanks> targets(outputs.size());
     for (int64_t at = begin; at < end && !left; at += look) {
       for (int i = 0; i < size(); ++i) sources_[i] = sends[blocks.order(rank(), i)] + at * element;
       for (size_t i = 0; i < outputs.size(); ++i) targets[i] = outputs[i] + (at - base) * element;

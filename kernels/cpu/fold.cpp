@@ -42,6 +42,11 @@ whole_lanes_of(const R& rule) {
 // of bytes might otherwise change them, for all that the compiler knows.
 template <class Body>
 void for_each(int64_t count, const Body& body) {
+  constexpr int64_t kFew = 8;  // fewer take less time than the choice of a loop
+  if (count < kFew) {
+    for (int64_t i = 0; i < count; ++i) body(i);
+    return;
+  }
   simd_dispatch([&]() LOCKSTEP_INLINE_LAMBDA {
     const Body b = body;
     const int64_t n = count;
