@@ -30,17 +30,18 @@ struct Retired {
 
   void give_back() const noexcept {
     const Stream own(device);
-    // Where one throws, a device has failed, which its next user will be told: nothing there uses
-    // the blocks any more, but others' work still may.
-    const auto try_to = [](const auto& wait) {
+    for (const Event& event : behind) {
       try {
-        wait();
+        own.wait(event);
       } catch (...) {
+        // A device has failed, which its next user will be told: nothing there uses the blocks any
+        // more, but others' work still may.
       }
-    };
-    for (const Event& event : behind) try_to([&] { own.wait(event); });
-    // To free them need not wait for other devices.
-    if (cuda::caches_memory()) try_to([&] { own.synchronize(); });
+    }
+    try {
+      if (cuda::caches_memory()) own.synchronize();  // to free it need not wait for other devices
+    } catch (...) {
+    }
     for (void* block : blocks) cuda::free_memory(device, block, own);
   }
 };

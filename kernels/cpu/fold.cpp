@@ -24,17 +24,12 @@ constexpr std::string_view kNames[kFoldOpCount] = {"sum", "avg", "min", "max", "
 // Elements per pass of a fold: partial results of a pass stay in the first-level cache.
 constexpr int64_t kPass = 1024;
 
-// Whether fold_f32_lanes.h has a rule in vectors, and that rule; `whole` for all of a fold at once.
+// Whether fold_f32_lanes.h has a rule in vectors, and that rule for a fold in steps.
 template <class R>
 constexpr bool kHasLanes = is_reduced_float_v<typename R::Element>&& R::kJoin !=
                            Join::kMin&& R::kJoin != Join::kMax&& kSimdLanes;
 template <class R>
 F32LaneRule<typename R::Element, R::kJoin> lanes_of(const R& rule) {
-  return {static_cast<float>(rule.scale()), static_cast<float>(rule.divisor())};
-}
-template <class R>
-F32LaneRule<typename R::Element, R::kJoin, std::is_same_v<typename R::Element, BFloat16>>
-whole_lanes_of(const R& rule) {
   return {static_cast<float>(rule.scale()), static_cast<float>(rule.divisor())};
 }
 
@@ -147,8 +142,9 @@ void Fold::cpu(const FoldSpec& spec, const void* const* sources, void* const* ou
     using Input = typename R::Input;
     int64_t done = 0;
     if constexpr (kHasLanes<R>) {
-      done = in_lanes(count);
-      fold_lanes(whole_lanes_of(rule), sources, spec.ranks, outputs, output_count, done);
+      done = fold_whole_steps<typename R::Element, R::kJoin>(
+          static_cast<float>(rule.scale()), static_cast<float>(rule.divisor()), sources, spec.ranks,
+          outputs, output_count, count);
     }
     for (int64_t first = done; first < count; first += kPass) {
       const int64_t pass = std::min(kPass, count - first);
