@@ -43,14 +43,14 @@ SharedGroup::Pipe& SharedGroup::pipe(int owner, int other) {
 size_t SharedGroup::try_send(int peer, const void* data, size_t bytes) {
   const size_t capacity = pipe_bytes(size());
   Pipe& mine = pipe(rank(), peer);
-  const uint64_t put = mine.sent.value.load(std::memory_order_relaxed);
+  uint64_t& put = moved_[peer].sent;
   const uint64_t taken = pipe(peer, rank()).taken.value.load();
   const size_t offset = put % capacity;
   // At most half at a time, so that both sides copy at once.
   const size_t now = std::min({bytes, capacity - (put - taken), capacity - offset, capacity / 2});
   if (now == 0) return 0;
   std::memcpy(mine.data() + offset, data, now);
-  mine.sent.value.store(put + now);
+  mine.sent.value.store(put += now);
   ring_if_asleep(peer);
   return now;
 }
@@ -59,13 +59,13 @@ size_t SharedGroup::try_receive(int peer, void* data, size_t bytes) {
   const size_t capacity = pipe_bytes(size());
   Pipe& mine = pipe(rank(), peer);
   Pipe& theirs = pipe(peer, rank());
-  const uint64_t taken = mine.taken.value.load(std::memory_order_relaxed);
+  uint64_t& taken = moved_[peer].taken;
   const uint64_t put = theirs.sent.value.load();
   const size_t offset = taken % capacity;
   const size_t now = std::min({bytes, put - taken, capacity - offset, capacity / 2});
   if (now == 0) return 0;
   std::memcpy(data, theirs.data() + offset, now);
-  mine.taken.value.store(taken + now);
+  mine.taken.value.store(taken += now);
   ring_if_asleep(peer);
   return now;
 }
@@ -73,11 +73,10 @@ size_t SharedGroup::try_receive(int peer, void* data, size_t bytes) {
 void SharedGroup::wait(std::span<const Want> wants) {
   const size_t capacity = pipe_bytes(size());
   const auto may_go_on = [&](const Want& want) {
-    Pipe& mine = pipe(rank(), want.peer);
+    const Moved& mine = moved_[want.peer];
     Pipe& theirs = pipe(want.peer, rank());
-    const bool room =
-        mine.sent.value.load(std::memory_order_relaxed) - theirs.taken.value.load() < capacity;
-    const bool data = theirs.sent.value.load() != mine.taken.value.load(std::memory_order_relaxed);
+    const bool room = mine.sent - theirs.taken.value.load() < capacity;
+    const bool data = theirs.sent.value.load() != mine.taken;
     return (want.to_send && room) || (want.to_receive && data);
   };
   await([&](int peer) {
