@@ -182,9 +182,9 @@ class Communicator {
   // other ranks need not call it, and need not use their own such memory in the same way. Stays
   // valid after the communicator is gone. Throws Error(kOutOfMemory).
   //
-  // On device(): memory that other processes' devices reach, zero for the current stream. Other
-  // memory of a device is copied to such memory and back, unless all ranks are threads of one
-  // process.
+  // On device(): memory that other processes' devices reach, zero for the current stream, in pages
+  // of 2 MiB of its own: a few large blocks, not many small ones. Other memory of a device is
+  // copied to such memory and back, unless all ranks are threads of one process.
   std::shared_ptr<void> allocate(size_t bytes, Device device = kCpu);
   // Options::device: kCpu where there is none.
   Device device() const;

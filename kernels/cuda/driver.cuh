@@ -12,6 +12,8 @@
 
 namespace lockstep::cuda {
 
+// The driver's function of this name. Throws Error(kDevice) where CUDA fails, and
+// Error(kInvalidArgument) where the driver is older than CUDA 12.
 template <class Function>
 Function driver_function(const char* name) {
   void* function = nullptr;
@@ -24,6 +26,7 @@ Function driver_function(const char* name) {
   return reinterpret_cast<Function>(function);
 }
 
+// Throws Error(kDevice) that names the call, but for CUDA_SUCCESS.
 inline void check_driver(CUresult result, std::string_view call) {
   if (result == CUDA_SUCCESS) return;
   throw Error(ErrorCode::kDevice, "cuda",
