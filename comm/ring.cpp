@@ -70,7 +70,9 @@ void run_streams(Plan& plan, int64_t send_count, int64_t receive_count, int64_t 
 
 // Reduce-scatter, all-gather, or one after the other. In step s of the first, rank r sends its
 // partial of block r - 1 - s; what it gets is the rank before's partial of block r - 2 - s. Block b
-// so begins at rank b + 1 and is finished at rank b. In step s of the second, r sends block r - s.
+// so begins at rank b + 1 and is finished at rank b. A partial of one rank, in step 0, travels as
+// that rank's input, and who gets it begins the fold: partials may be wider. In step s of the
+// second, r sends block r - s.
 //
 // A reduce ends with a gather instead, in the same steps: finished blocks go on around the ring,
 // and no further than the root. The d-th rank after the root sends its own block and the d - 1 that
@@ -102,7 +104,6 @@ class ReducePlan {
     in_result_ = gathers_ && partial_ == element_ && !forwards_;
     input_as_partial_ = kernels::partial_is_input(spec_.dtype, spec_.op);
     incoming_.resize(chunk_ * slot_);
-    if (!input_as_partial_) outgoing_.resize(chunk_ * partial_);
     if ((!in_result_ && size > 2) || forwards_) partials_.resize(pieces_ * chunk_ * slot_);
   }
 
@@ -122,16 +123,14 @@ class ReducePlan {
     }
     const Span span = piece(block(rank_ - 1 - step), t);
     if (step > 0) return {partial(span, t), span.bytes(partial_)};
-    const std::byte* input = send() + span.first * element_;
-    if (input_as_partial_) return {const_cast<std::byte*>(input), span.bytes(partial_)};
-    kernels::FoldBegin::cpu(spec_, input, outgoing_.data(), span.count);
-    return {outgoing_.data(), span.bytes(partial_)};
+    return {const_cast<std::byte*>(send()) + span.first * element_, span.bytes(element_)};
   }
 
   Piece incoming(int64_t t) {
     const int step = static_cast<int>(t / pieces_);
     if (step < scatter_steps_) {
-      return {incoming_.data(), piece(block(rank_ - 2 - step), t).bytes(partial_)};
+      const int64_t each = step == 0 ? element_ : partial_;
+      return {incoming_.data(), piece(block(rank_ - 2 - step), t).bytes(each)};
     }
     const Span span = piece(block(rank_ - 1 - (step - scatter_steps_)), t);
     return {forwards_ ? incoming_.data() : recv() + span.first * element_, span.bytes(element_)};
@@ -153,11 +152,22 @@ class ReducePlan {
     const Span span = piece(block(rank_ - 2 - step), t);
     const std::byte* input = send() + span.first * element_;
     if (!last_scatter(t)) {
-      kernels::FoldStep::cpu(spec_, incoming_.data(), input, partial(span, t), span.count);
+      std::byte* to = partial(span, t);
+      std::byte* begun = incoming_.data();
+      if (step == 0 && !input_as_partial_) {
+        // Not where `to` may be the input.
+        if (partial_ != element_) begun = to;
+        kernels::FoldBegin::cpu(spec_, incoming_.data(), begun, span.count);
+      }
+      kernels::FoldStep::cpu(spec_, begun, input, to, span.count);
       return;
     }
     const int64_t first = gathers_ ? span.first : span.first - blocks_.begin(rank_);
-    std::byte* output = forwards_ ? slot(t) : recv() + first * element_;
+    void* output = forwards_ ? slot(t) : recv() + first * element_;
+    if (step == 0) {  // of two ranks
+      const void* inputs[] = {incoming_.data(), input};
+      return kernels::Fold::cpu(spec_, inputs, &output, 1, span.count);
+    }
     kernels::FoldFinish::cpu(spec_, incoming_.data(), input, output, span.count);
   }
 
@@ -201,7 +211,6 @@ class ReducePlan {
   bool in_result_ = false;
   bool input_as_partial_ = false;
   std::vector<std::byte> incoming_;  // a piece, before it is folded
-  std::vector<std::byte> outgoing_;  // a piece of own input as a partial result
   std::vector<std::byte> partials_;  // a block, where recv has no room for it
 };
 

@@ -24,8 +24,9 @@ class RingLink {
 // Runs a collective around the ring, in chunks: a chunk is sent on as soon as it has come and was
 // folded, while the next is received. 2 (n - 1) / n of the buffer's bytes leave each rank for
 // all_reduce, (n - 1) / n for reduce_scatter and all_gather, at most all of them for broadcast;
-// partial results of f16 and bf16 sums travel as f32, twice the bytes in the first half of an
-// all_reduce and in a reduce_scatter. REQUIRES: the ranks agree about the collective.
+// partial results of f16 and bf16 sums travel as f32, twice the bytes in all steps but the first of
+// a reduce_scatter, or of the first half of an all_reduce. REQUIRES: the ranks agree about the
+// collective.
 void run_ring(const Collective& collective, int rank, int size, RingLink& link);
 
 }  // namespace lockstep::comm
