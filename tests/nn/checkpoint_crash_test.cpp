@@ -15,6 +15,7 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <set>
 
@@ -335,14 +336,29 @@ TEST(CheckpointDamage, AnyCutAndAnyFlippedBitOfAnyFileIsSeen) {
   EXPECT_EQ(load_latest(dir.path(), run.state)->step, 20);
 }
 
+bool write_all(const char* file, const std::string& text) {
+  std::ofstream out(file);
+  return static_cast<bool>(out << text << std::flush);
+}
+
+// Mounts that are this process's own. A user without rights has a namespace of users for that, in
+// which it is who it is outside: a file system there holds no files of users that it has not.
+bool has_own_mounts() {
+  if (::unshare(CLONE_NEWNS) == 0) return true;
+  const std::string user = std::to_string(::geteuid());
+  const std::string group = std::to_string(::getegid());
+  return ::unshare(CLONE_NEWUSER | CLONE_NEWNS) == 0 && write_all("/proc/self/setgroups", "deny") &&
+         write_all("/proc/self/uid_map", user + " " + user + " 1") &&
+         write_all("/proc/self/gid_map", group + " " + group + " 1");
+}
+
 // Runs `body` in a child that has a file system of a mebibyte of its own at `place`. Its result is
 // the child's exit status; nullopt where this machine lets nobody mount.
 std::optional<int> with_small_disk(const fs::path& place, const std::function<int()>& body) {
   constexpr int kNotAllowed = 99, kNotMounted = 98;
   const pid_t child = ::fork();
   if (child == 0) {
-    const bool own = ::unshare(CLONE_NEWNS) == 0 || ::unshare(CLONE_NEWUSER | CLONE_NEWNS) == 0;
-    if (!own || ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+    if (!has_own_mounts() || ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
         ::mount("tmpfs", place.c_str(), "tmpfs", 0, "size=1m") != 0) {
       // Whoever has no rights to mount; a user with a namespace of its own may have no right to
       // that.
