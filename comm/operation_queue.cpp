@@ -212,7 +212,11 @@ void OperationQueue::run_transfers(std::unique_lock<std::mutex>& lock, const Ope
     std::erase_if(transfers_, [&](const std::shared_ptr<Operation>& operation) {
       const bool done = operation->transfer->done();
       if (!failure_ && !done) return false;
-      done ? finish(*operation) : finish_with_failure(*operation);
+      if (done) {
+        finish(*operation);
+      } else {
+        finish_with_failure(*operation);
+      }
       return true;
     });
     if (waiters_ != 0) done_.notify_all();

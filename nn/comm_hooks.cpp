@@ -150,17 +150,15 @@ void TopKHook::start(GradBucket& bucket, comm::Communicator& group) {
     launch<kernels::Scatter>(device, nothing.view(), places.view(), flat.view(), 0);
     keep_errors(bucket, flat, errors_);
   }
-  flight.places_work =
-      group.all_gather(places.view().data, flight.places.view().data, k, DType::kI64);
-  flight.values_work =
-      group.all_gather(values.view().data, flight.values.view().data, k, DType::kF32);
+  group.all_gather(places.view().data, flight.places.view().data, k, DType::kI64);
+  // Behind the places: who waits for the values has both.
+  flight.work = group.all_gather(values.view().data, flight.values.view().data, k, DType::kF32);
 }
 
 void TopKHook::finish(GradBucket& bucket, comm::Communicator& group) {
   NoGrad no_grad;
   InFlight& flight = in_flight_[bucket.index];
-  flight.places_work.wait();
-  flight.values_work.wait();
+  flight.work.wait();
   const Device device = bucket.data.device();
   const Tensor sum = Tensor::zeros(bucket.data.shape(), {DType::kF32, device});
   for (int rank = 0; rank < group.size(); ++rank) {

@@ -66,9 +66,9 @@ class TopKHook : public CommHook {
 
  private:
   struct InFlight {
-    Tensor places;  // (ranks, k) i64
-    Tensor values;  // (ranks, k) f32
-    comm::Work places_work, values_work;
+    Tensor places;    // (ranks, k) i64
+    Tensor values;    // (ranks, k) f32
+    comm::Work work;  // of the values, behind the places
   };
   double fraction_;
   bool error_feedback_;
