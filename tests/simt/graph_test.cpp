@@ -296,9 +296,10 @@ TEST_F(Graphs, ForkedStreamsAreRightInEverySchedule) {
     });
     for (int i = 0; i < 3; ++i) {
       x.copy_(wave({1037}, seed + i).to(kFirst));
-      graph.replay();  // behind the copy, which is on another stream
-      const std::vector<float> want = (x * 2.0 + 1.0 + x * 2.0 * 5.0).to_vector<float>();
-      EXPECT_EQ(z.to_vector<float>(), want);
+      // Behind the copy, which is on another stream, and before what is put there next.
+      graph.replay();
+      const std::vector<float> got = z.to_vector<float>();
+      EXPECT_EQ(got, (x * 2.0 + 1.0 + x * 2.0 * 5.0).to_vector<float>());
     }
   }
 }
