@@ -114,11 +114,12 @@ void SharedGroup::direct(const Collective& collective) {
     if (collective.gives(peer)) sends[peer] = send_of(peer);
   }
   auto* recv = static_cast<std::byte*>(collective.recv);
-  absl::InlinedVector<std::byte*, kFewRanks> outputs;
-  if (collective.takes(rank())) outputs.push_back(recv);
+  absl::InlinedVector<std::byte*, kFewRanks> outputs(size());
+  size_t written = 0;  // of outputs
+  if (collective.takes(rank())) outputs[written++] = recv;
   for (int peer = 0; peer < size(); ++peer) {
     if (peer != rank() && written_by_others(collective, peer)) {
-      outputs.push_back(reach(peer, arrival(peer).recv));
+      outputs[written++] = reach(peer, arrival(peer).recv);
     }
   }
 
@@ -139,10 +140,10 @@ void SharedGroup::direct(const Collective& collective) {
     const int64_t end = blocks.end(rank());
     const int64_t look = kLookBytes / element;
     const int64_t base = kind == Kind::kReduceScatter ? begin : 0;
-    absl::InlinedVector<void*, kFewRanks> targets(outputs.size());
+    absl::InlinedVector<void*, kFewRanks> targets(written);
     for (int64_t at = begin; at < end && !left; at += look) {
       for (int i = 0; i < size(); ++i) sources_[i] = sends[blocks.order(rank(), i)] + at * element;
-      for (size_t i = 0; i < outputs.size(); ++i) targets[i] = outputs[i] + (at - base) * element;
+      for (size_t i = 0; i < written; ++i) targets[i] = outputs[i] + (at - base) * element;
       kernels::Fold::cpu(spec, sources_.data(), targets.data(), static_cast<int>(targets.size()),
                          std::min(look, end - at));
       left = somebody_left();
