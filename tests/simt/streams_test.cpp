@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <future>
 #include <numeric>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -275,39 +276,56 @@ TEST_F(DeviceMemory, LetGoUnderAnotherStreamIsUsedAgainBehindIt) {
   });
 }
 
-TEST_F(CachedMemoryDeathTest, GoesToAnotherStreamWhereThereIsNoMoreAndBehindAnEvent) {
-  constexpr size_t kBytes = 4096;
+// x, which is read last by its own stream or by `reader`, goes to a third stream where the device
+// has no more.
+constexpr size_t kBytes = 4096;
+void give_to_another_stream(const std::optional<Stream>& reader) {
   constexpr int64_t kFloats = kBytes / sizeof(float);
   const auto all = [](const Memory& memory) {
     return View{memory.get(), DType::kF32, kDevice, {kFloats}, {1}};
   };
+  const Memory y = allocate(kBytes, kDevice);
+  Memory x = allocate(kBytes, kDevice);
+  launch<kernels::Fill>(kDevice, all(x), 1.0);
+  if (reader) {
+    reader->wait(current_stream(kDevice).record());
+    const StreamGuard guard(*reader);
+    launch<kernels::Copy>(kDevice, all(x), all(y));
+    used_on(x.get(), *reader);
+  } else {
+    launch<kernels::Copy>(kDevice, all(x), all(y));
+  }
+  const void* at = x.get();
+  x.reset();
+  const Stream side = Stream::create(kDevice);
+  {
+    const StreamGuard guard(side);
+    const Memory z = allocate(kBytes, kDevice);  // the last that the device has
+    const Memory again = allocate(kBytes, kDevice);
+    EXPECT_EQ(again.get(), at);
+    launch<kernels::Fill>(kDevice, all(again), 2.0);
+  }
+  if (reader) reader->synchronize();
+  std::vector<float> out(kFloats);
+  cuda::copy(out.data(), kCpu, y.get(), kDevice, kBytes);
+  EXPECT_THAT(out, Each(1.0f));
+  side.synchronize();
+  current_stream(kDevice).synchronize();
+}
+
+TEST_F(CachedMemoryDeathTest, GoesToAnotherStreamWhereThereIsNoMoreAndBehindAnEvent) {
   Stream(kDevice).synchronize();
   empty_cache(kDevice);
   simt::set_device_bytes(3 * kBytes + static_cast<size_t>(memory_stats(kDevice).in_use));
   const int64_t before = memory_stats(kDevice).across_streams;
-  in_every_schedule([&] {
-    const Memory y = allocate(kBytes, kDevice);
-    Memory x = allocate(kBytes, kDevice);
-    launch<kernels::Fill>(kDevice, all(x), 1.0);
-    launch<kernels::Copy>(kDevice, all(x), all(y));
-    const void* at = x.get();
-    x.reset();
-    const Stream side = Stream::create(kDevice);
-    {
-      const StreamGuard guard(side);
-      const Memory z = allocate(kBytes, kDevice);  // the last that the device has
-      const Memory again = allocate(kBytes, kDevice);
-      EXPECT_EQ(again.get(), at);
-      launch<kernels::Fill>(kDevice, all(again), 2.0);
-    }
-    std::vector<float> out(kFloats);
-    cuda::copy(out.data(), kCpu, y.get(), kDevice, kBytes);
-    EXPECT_THAT(out, Each(1.0f));
-    side.synchronize();
-    current_stream(kDevice).synchronize();
-    empty_cache(kDevice);
-  });
-  EXPECT_EQ(memory_stats(kDevice).across_streams - before, kSchedules);
+  for (const bool read_elsewhere : {false, true}) {
+    in_every_schedule([&] {
+      give_to_another_stream(read_elsewhere ? std::optional(Stream::create(kDevice))
+                                            : std::nullopt);
+      empty_cache(kDevice);
+    });
+  }
+  EXPECT_EQ(memory_stats(kDevice).across_streams - before, 2 * kSchedules);
   simt::set_device_bytes(size_t{1} << 30);
 }
 
