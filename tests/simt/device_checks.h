@@ -61,6 +61,18 @@ inline void check_order_with_the_callers_stream(Communicator& comm, int64_t coun
   std::vector<float> values(static_cast<size_t>(count));
   std::memcpy(values.data(), out.data(), out.size());
   EXPECT_THAT(values, ::testing::Each(static_cast<float>(n * (n + 1) / 2 + n * 2)));
+  if (n > 1) {
+    const int before = (comm.rank() + n - 1) % n;
+    for (int step = 0; step < 3; ++step) {
+      launch<kernels::Fill>(device, floats(z, count, device), comm.rank() + step + 1.0);
+      Work sent = comm.send(z.get(), count, DType::kF32, (comm.rank() + 1) % n);
+      comm.recv(y.get(), count, DType::kF32, before).wait();
+      sent.wait();
+    }
+    const Bytes last = from_device(device, y, bytes);
+    std::memcpy(values.data(), last.data(), last.size());
+    EXPECT_THAT(values, ::testing::Each(static_cast<float>(before + 3)));
+  }
   used_on(y.get(), side);
   used_on(z.get(), side);
 }
