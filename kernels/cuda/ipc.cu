@@ -21,11 +21,8 @@
 #include "lockstep/kernels/cuda/runtime.h"
 
 namespace lockstep::cuda {
-namespace {
 
 static_assert(sizeof(IpcHandle) == sizeof(cudaIpcMemHandle_t));
-
-}  // namespace
 
 IpcHandle export_memory(void* block, Device device) {
   const DeviceGuard guard(device);
