@@ -39,7 +39,7 @@ struct Retired {
       }
     }
     try {
-      if (cuda::caches_memory()) own.synchronize();  // to free it need not wait for other devices
+      if (cuda::caches_memory()) own.synchronize();  // to free it need wait for nothing
     } catch (...) {
     }
     for (void* block : blocks) cuda::free_memory(device, block, own);

@@ -134,11 +134,9 @@ void CudaPeers::know_all(const std::vector<Card>& cards) {
   }
   for (int rank = 0; rank < size(); ++rank) know(rank, cards[static_cast<size_t>(rank)]);
   if (!apart_) return;
-  // Whether the driver can, before anything relies on it.
-  const Stream stream = Stream::create(device_);
-  cuda::set_word(own().board.came_on_device(rank_), 0, stream);
-  cuda::wait_for_word(own().board.came_on_device(rank_), 0, stream);
-  stream.synchronize();
+  check(cuda::has_words(device_), "connect", [&] {
+    return concat("streams of ", device_.name(), " cannot wait for words of the host's memory");
+  });
   memory_->set_is_mapped([words = own().board.words, pages = board_pages_, n = size()] {
     const Board board{words, nullptr};
     for (int rank = 0; rank < n; ++rank) {

@@ -51,6 +51,15 @@ std::shared_ptr<void> register_words(void* pages, size_t bytes, Device device) {
   return {registered, on_device};
 }
 
+bool has_words(Device device) {
+  static const auto attribute =
+      driver_function<PFN_cuDeviceGetAttribute_v2000>("cuDeviceGetAttribute");
+  int has = 0;
+  check_driver(attribute(&has, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, device.index),
+               "cuDeviceGetAttribute");
+  return has != 0;
+}
+
 void set_word(void* word, uint64_t value, const Stream& stream) {
   static const auto write =
       driver_function<PFN_cuStreamWriteValue64_v11070>("cuStreamWriteValue64");

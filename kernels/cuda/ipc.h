@@ -25,6 +25,9 @@ std::shared_ptr<void> import_memory(const IpcHandle& handle, Device device);
 // processes may share, until the last owner lets go. Points to where they are for the device.
 std::shared_ptr<void> register_words(void* pages, size_t bytes, Device device);
 
+// Whether the device's streams can do so: CUDA asks for this.
+bool has_words(Device device);
+
 // Sets a word of such pages (its address on the device), behind all that was put on the stream
 // before: whoever sees the value finds what that has written.
 void set_word(void* word, uint64_t value, const Stream& stream);

@@ -179,7 +179,7 @@ bool may_be_taken(const void* memory) noexcept {
 void free_memory(Device device, void* memory, const Stream& stream) noexcept {
   let_go(device, [&] {
     if (caches_memory()) {
-      cudaFree(memory);  // waits for the device, but may do so for this one alone
+      cudaFree(memory);
     } else {
       cudaFreeAsync(memory, stream.handle());
     }

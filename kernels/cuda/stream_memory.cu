@@ -12,13 +12,12 @@
 namespace lockstep::cuda {
 namespace {
 
-void wait_for(const std::vector<Event>& events) noexcept {
-  for (const Event& event : events) {
-    try {
-      event.synchronize();
-    } catch (...) {
-      // Its device has failed, and nothing is on its way there any more.
-    }
+// Of an event or a stream.
+void wait_for(const auto& work) noexcept {
+  try {
+    work.synchronize();
+  } catch (...) {
+    // Its device has failed, and nothing is on its way there any more.
   }
 }
 
@@ -182,9 +181,12 @@ void StreamAllocator::make_free(void* block, const Live& live,
 
 void StreamAllocator::give_to_system(const std::vector<Free>& leaving) noexcept {
   for (const Free& free : leaving) {
-    // CUDA promises to wait neither for copies of pinned memory nor for the streams of another
-    // device. Without the cache the stream that frees the block waits for these.
-    if (source_.device.is_cpu() || caches_memory()) wait_for(free.behind);
+    // What frees memory at once is not promised to wait for those that use it. Without the cache
+    // the stream that frees the block waits for them.
+    if (source_.device.is_cpu() || caches_memory()) {
+      wait_for(free.home);
+      for (const Event& event : free.behind) wait_for(event);
+    }
     source_.give_back(source_.device, free.block, free.home);
   }
 }

@@ -2,6 +2,7 @@
 #include <cudaTypedefs.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <string_view>
 
 #include "streams.h"
@@ -228,14 +229,15 @@ cudaError_t cudaMalloc(void** memory, size_t bytes) {
 }
 cudaError_t cudaFree(void* memory) {
   if (memory == nullptr) return cudaSuccess;
-  const cudaError_t error = cudaDeviceSynchronize();
   Lock lock;
+  if (const cudaError_t error = refuse(); error != cudaSuccess) return fail(error);
+  if (in_callback) return fail(cudaErrorNotPermitted);
   try {
     if (!free_memory(memory, MemoryKind::kDevice)) return fail(cudaErrorInvalidValue);
   } catch (const Fault& fault) {
     return fail(stick(this_device, fault));
   }
-  return error;
+  return sticky();
 }
 cudaError_t cudaMallocAsync(void** memory, size_t bytes, cudaStream_t) {
   return cudaMalloc(memory, bytes);
@@ -266,9 +268,9 @@ cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
 cudaError_t cudaMallocHost(void** memory, size_t bytes) { return cudaHostAlloc(memory, bytes, 0); }
 cudaError_t cudaFreeHost(void* memory) {
   if (memory == nullptr) return cudaSuccess;
-  const cudaError_t error = cudaDeviceSynchronize();
   Lock lock;
-  return free_memory(memory, MemoryKind::kPinned) ? error : fail(cudaErrorInvalidValue);
+  if (const cudaError_t error = refuse(); error != cudaSuccess) return fail(error);
+  return free_memory(memory, MemoryKind::kPinned) ? sticky() : fail(cudaErrorInvalidValue);
 }
 cudaError_t cudaHostRegister(void* memory, size_t bytes, unsigned) {
   Lock lock;
@@ -324,9 +326,8 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   CUstream_st* found = stream == nullptr ? nullptr : find_stream(stream);
   if (found == nullptr) return fail(cudaErrorInvalidResourceHandle);
   if (found->capture != nullptr) return fail(refuse(found->capture.get()));
-  const cudaError_t error = synchronize(*found);
-  world().streams.erase(stream);
-  return error;
+  found->is_destroyed = true;
+  return sticky();
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   Lock lock;
@@ -478,6 +479,13 @@ CUresult write_value(CUstream stream, CUdeviceptr address, cuuint64_t value, uns
   return push_word(stream, std::move(op));
 }
 
+CUresult device_attribute(int* value, CUdevice_attribute attribute, CUdevice) {
+  if (attribute != CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS)
+    return CUDA_ERROR_INVALID_VALUE;
+  *value = std::getenv("SIMT_NO_WORDS") == nullptr ? 1 : 0;
+  return CUDA_SUCCESS;
+}
+
 CUresult context_state(CUdevice device, unsigned* flags, int* active) {
   if (device < 0 || device >= world().device_count) return CUDA_ERROR_INVALID_VALUE;
   *flags = 0;
@@ -493,6 +501,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function
   const std::string_view name = symbol;
   *function = name == "cuStreamWaitValue64"          ? reinterpret_cast<void*>(wait_value)
               : name == "cuStreamWriteValue64"       ? reinterpret_cast<void*>(write_value)
+              : name == "cuDeviceGetAttribute"       ? reinterpret_cast<void*>(device_attribute)
               : name == "cuDevicePrimaryCtxGetState" ? reinterpret_cast<void*>(context_state)
                                                      : nullptr;
   if (found != nullptr) {

@@ -90,6 +90,22 @@ TEST_F(CudaProcesses, HaveTheBitsOfAllOtherTransports) {
   }
 }
 
+TEST_F(CudaProcesses, WhoseDriverHasNoWordsGoThroughTheHost) {
+  setenv("SIMT_NO_WORDS", "1", 1);
+  const std::vector<int> ends =
+      run_processes(2, 1, "", std::chrono::seconds(100), [](Communicator& comm) {
+        EXPECT_EQ(comm.transport(), "shm");
+        EXPECT_THAT(comm.pair_text(1 - comm.rank()), HasSubstr("through pinned memory"));
+        const Bytes mine = input_of(DType::kF32, comm.rank(), 1031);
+        const auto x = on_device(comm.device(), mine);
+        comm.all_reduce(x.get(), x.get(), 1031, DType::kF32, ReduceOp::kSum).wait();
+        EXPECT_EQ(from_device(comm.device(), x, mine.size()),
+                  folded_inputs(DType::kF32, ReduceOp::kSum, Blocks::of_all(1031, 2)));
+      });
+  unsetenv("SIMT_NO_WORDS");
+  EXPECT_EQ(ends, std::vector<int>(2, 0));
+}
+
 TEST_F(CudaProcesses, StageWhatHasNoWayBetweenDevices) {
   const std::vector<int> ends =
       run_processes(3, 1, "cuda", std::chrono::seconds(100), [](Communicator& comm) {

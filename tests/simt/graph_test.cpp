@@ -261,6 +261,31 @@ TEST_F(Graphs, MemoryIsOthersOnceTheGraphIsGone) {
   }
 }
 
+// Its memory of other streams than the one that it runs on, too.
+TEST_F(Graphs, MemoryIsOthersBehindTheLastReplay) {
+  for (int seed = 1; seed <= 10; ++seed) {
+    simt::seed(static_cast<uint64_t>(seed));
+    const Stream main = Stream::create(kFirst);
+    const Stream side = Stream::create(kFirst);
+    const Tensor x = wave({1037}, seed).to(kFirst);
+    Tensor y;
+    auto graph = std::make_unique<Graph>(Graph::capture(main, [&] {
+      side.wait(main.record());
+      {
+        const StreamGuard guard(side);
+        y = exp(x + 1.0);
+      }
+      main.wait(side.record());
+    }));
+    graph->replay();
+    {
+      const StreamGuard guard(side);  // which does not wait for the replay
+      graph = nullptr;
+    }
+    EXPECT_EQ(y.to_vector<float>(), exp(x + 1.0).to_vector<float>());
+  }
+}
+
 // A gradient of before, say: what came before it in the capture may use it at each replay.
 TEST_F(Graphs, WhatIsLetGoInACaptureStays) {
   Tensor x = wave({1037}, 1).to(kFirst);

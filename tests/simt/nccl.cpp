@@ -356,10 +356,11 @@ void NcclGroup::deregister(void* handle) noexcept {
   const std::lock_guard group(state_->mutex);
   auto* one = static_cast<Registered*>(handle);
   if (std::erase(state_->registered, one) == 0) return;
-  const bool freed = device_of(one->memory).is_cpu();
+  // What is on its way may be at any memory.
+  const bool too_soon = device_of(one->memory).is_cpu() || !state_->stream.done();
   const std::lock_guard lock(process().mutex);
   --process().memory.now;
-  process().memory.freed_too_soon += freed ? 1 : 0;
+  process().memory.let_go_too_soon += too_soon ? 1 : 0;
   delete one;
 }
 

@@ -16,11 +16,12 @@ struct NcclFaults {
 };
 void set_nccl_faults(const NcclFaults& faults);
 
-// Memory of this process that is registered now, ever was, and was freed while it was registered.
+// Memory of this process that is registered now, ever was, and was freed while it was registered or
+// let go while collectives were on their way.
 struct NcclMemory {
   int now = 0;
   int ever = 0;
-  int freed_too_soon = 0;
+  int let_go_too_soon = 0;
 };
 NcclMemory nccl_memory();
 

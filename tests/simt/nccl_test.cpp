@@ -456,7 +456,7 @@ TEST(NcclMemory, IsRegisteredUntilItIsLetGoWhichMayBeAfterTheGroup) {
     outlives = std::vector<std::shared_ptr<void>>(2);
   }
   EXPECT_EQ(simt::nccl_memory().ever - before, 8);
-  EXPECT_EQ(simt::nccl_memory().freed_too_soon, 0);
+  EXPECT_EQ(simt::nccl_memory().let_go_too_soon, 0);
 }
 
 TEST_P(NcclOfSeveral, WorksInPartsOfAGroup) {

@@ -22,15 +22,7 @@ FOLDERS = ["kernels/cuda/*.cu", "kernels/cuda/*.cuh", "comm/cuda_*.cpp", "comm/n
 BARRIER = re.compile(r"\b__syncthreads\(")
 EVENT = re.compile(r"(\b[\w.]+(?:->\w+|\(\))*(?:\.|->)(?:wait(?:_for_before)?\((?!lock)|synchronize\()|cuda::wait_for_word\().*\);$")
 # A part of the line, and why no test can miss it.
-KNOWN = {
-    "captured_graph.cu: stream_.synchronize();  // a replay may be on its way":
-        "who takes the graph's memory next waits for its stream all the same; that a graph may be destroyed "
-        "while it runs CUDA does not promise, and the emulator allows it",
-    "cuda_memory.cpp: if (cuda::caches_memory()) own.synchronize();":
-        "without the cache, as these tests run, the stream that waited is the one that frees",
-    "nccl_transport.cpp: stream.synchronize();  // what uses it may still be on its way":
-        "the emulator's NCCL reads and writes memory whether it is registered or not",
-}
+KNOWN = {}
 MOST_KNOWN = 0.05
 
 
@@ -61,8 +53,8 @@ def run(test, test_filter, environment):
 
 
 def first_to_fail(tests, without):
-    # As CMakeLists.txt has them: what wants the cache of blocks is run with it alone, streams with and without.
-    runs = [(test, "*", {"SIMT_CACHE": "1"}) for test in tests if "streams" in test.name]
+    # As CMakeLists.txt has them: what wants the cache of blocks is run with it alone, some with and without.
+    runs = [(test, "*", {"SIMT_CACHE": "1"}) for test in tests if re.search("streams|cuda_memory|graph", test.name)]
     runs += [(test, "-CachedMemory*", {}) for test in tests]
     for test, test_filter, environment in runs:
         try:

@@ -68,6 +68,9 @@ bool is_ready(const CUstream_st& stream) {
 
 CUstream_st* pick() {
   World& w = world();
+  std::erase_if(w.streams, [](const auto& one) {
+    return one.second->is_destroyed && one.second->queue.empty();
+  });
   std::vector<CUstream_st*> ready;
   for (auto& [handle, stream] : w.streams) {
     if (is_ready(*stream)) ready.push_back(handle);
@@ -176,7 +179,7 @@ CUstream_st* find_stream(cudaStream_t stream) {
     return null_stream.get();
   }
   const auto it = w.streams.find(stream);
-  return it == w.streams.end() ? nullptr : it->second.get();
+  return it == w.streams.end() || it->second->is_destroyed ? nullptr : it->second.get();
 }
 
 std::shared_ptr<CUevent_st> find_event(cudaEvent_t event) {

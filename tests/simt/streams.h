@@ -54,6 +54,7 @@ struct CUstream_st {
 
   int device = 0;
   int priority = 0;
+  bool is_destroyed = false;  // what it has been given still runs
   std::deque<simt::Op> queue;
   uint64_t pushed = 0;
   uint64_t finished = 0;
@@ -123,9 +124,9 @@ inline cudaError_t sticky() { return world().devices[this_device].sticky; }
 // Makes an error stick to a device, and drops what its streams hold.
 cudaError_t stick(int device, const Fault& fault);
 
-// Null for a handle that is none.
 // Whatever is called makes a context on the current device, though it be about another.
 void use_device();
+// Null for a handle that is none.
 CUstream_st* find_stream(cudaStream_t stream);
 std::shared_ptr<CUevent_st> find_event(cudaEvent_t event);
 
