@@ -184,7 +184,9 @@ class Communicator {
   //
   // On device(): memory that other processes' devices reach, zero for the current stream, in pages
   // of 2 MiB of its own: a few large blocks, not many small ones. Other memory of a device is
-  // copied to such memory and back, unless all ranks are threads of one process.
+  // copied to such memory and back, unless all ranks are threads of one process. Throws
+  // Error(kInvalidArgument) in Graph::capture(), where such memory that is let go stays as long as
+  // the graph.
   std::shared_ptr<void> allocate(size_t bytes, Device device = kCpu);
   // Options::device: kCpu where there is none.
   Device device() const;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "lockstep/comm/text.h"
+#include "lockstep/kernels/cuda/captured_graph.h"
 #include "lockstep/kernels/cuda/runtime.h"
 #include "lockstep/kernels/cuda/stream_memory.h"
 #include "lockstep/kernels/error.h"
@@ -98,6 +99,7 @@ SharedDeviceMemory::~SharedDeviceMemory() {
 
 std::shared_ptr<void> SharedDeviceMemory::allocate(size_t bytes) {
   if (bytes == 0) return nullptr;
+  refuse_capture("allocate", "memory that other ranks reach is not the graph's; take it before");
   const Stream stream = current_stream(device_);
   const size_t size = block_size(bytes);
   std::unique_lock lock(mutex_);
@@ -123,6 +125,10 @@ std::shared_ptr<void> SharedDeviceMemory::allocate(size_t bytes) {
   block.behind.clear();
   block.home = stream;
   block.in_use = true;
+  return owner_of(memory);
+}
+
+std::shared_ptr<void> SharedDeviceMemory::owner_of(void* memory) {
   return {memory, [all = shared_from_this()](void* gone) { all->release(gone); }};
 }
 
@@ -142,6 +148,7 @@ void* SharedDeviceMemory::take(size_t bytes) const {
 }
 
 void SharedDeviceMemory::release(void* memory) {
+  if (is_capturing()) return cuda::keep_for_replays(owner_of(memory));
   const std::lock_guard lock(mutex_);
   Block& block = blocks_.find(std::bit_cast<uintptr_t>(memory))->second;
   block.in_use = false;

@@ -34,7 +34,8 @@ class SharedDeviceMemory : public std::enable_shared_from_this<SharedDeviceMemor
 
   // Zero at first, for the current stream. Once let go it is given out again behind what is then on
   // that stream, on the current one of the thread that lets it go, and on those of used_on().
-  // Throws kOutOfMemory.
+  // What is let go in a capture stays as long as the graph. Throws kOutOfMemory, and
+  // kInvalidArgument in a capture.
   std::shared_ptr<void> allocate(size_t bytes);
   // With number 0 where some of it is not from here.
   DevicePlace find(const void* data, size_t bytes);
@@ -62,6 +63,7 @@ class SharedDeviceMemory : public std::enable_shared_from_this<SharedDeviceMemor
 
   // From CUDA. REQUIRES: not locked.
   void* take(size_t bytes) const;
+  std::shared_ptr<void> owner_of(void* block);
   void release(void* block);
   bool note_use(const void* memory, const Stream& stream);
 

@@ -53,6 +53,8 @@ std::shared_ptr<void> take_in_part(size_t bytes,
   return taken[at].memory;
 }
 
+void keep_for_replays(std::shared_ptr<void> memory) { capture->kept.push_back(std::move(memory)); }
+
 bool is_renewed(const cudaLaunchConfig_t& config, const void* kernel, void** arguments) {
   if (!capture->renews) {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
@@ -126,6 +128,7 @@ CapturedGraph::CapturedGraph(const Stream& stream, const std::function<void()>& 
              let_go(on, [gone] { cudaGraphExecDestroy(gone); });
            }};
   parts_ = std::move(mine.parts);
+  kept_ = std::move(mine.kept);
 }
 
 CapturedGraph::~CapturedGraph() {

@@ -33,6 +33,7 @@ struct Capture {
   size_t next_taken = 0;        // the same of its memory
   CUgraphExec_st* exec = nullptr;
   std::vector<RenewedPart> parts = {};
+  std::vector<std::shared_ptr<void>> kept = {};  // as long as the graph
 };
 // Null where it has nothing to do with one.
 inline constinit thread_local Capture* capture = nullptr;
@@ -49,6 +50,10 @@ void capture_part(std::function<void()> launches);
 // REQUIRES: is_in_part().
 std::shared_ptr<void> take_in_part(size_t bytes,
                                    const std::function<std::shared_ptr<void>()>& take);
+
+// Memory that is not the graph's and is let go in its capture: stays as long as the graph, whose
+// replays may use it. REQUIRES: is_capturing().
+void keep_for_replays(std::shared_ptr<void> memory);
 
 // For kernels/graph.h.
 class CapturedGraph {
@@ -74,6 +79,7 @@ class CapturedGraph {
 
   const Stream stream_;
   const Pool pool_;
+  std::vector<std::shared_ptr<void>> kept_;
   std::vector<RenewedPart> parts_;
   std::shared_ptr<CUgraph_st> graph_;  // whose nodes are named when one of exec_ is changed
   std::shared_ptr<CUgraphExec_st> exec_;

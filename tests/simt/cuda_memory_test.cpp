@@ -1,10 +1,15 @@
 // Device memory of Communicator::allocate(), which other ranks may reach: when it goes back.
-#include <gtest/gtest.h>
+#include "lockstep/comm/cuda_memory.h"
 
+#include <gmock/gmock.h>
+
+#include "../errors.h"
 #include "device_checks.h"
 #include "devices.h"
 #include "lockstep/comm/communicator.h"
 #include "lockstep/kernels/cuda/runtime.h"
+#include "lockstep/kernels/graph.h"
+#include "lockstep/kernels/memory.h"
 #include "simt/simt.h"
 
 namespace lockstep::comm {
@@ -65,6 +70,52 @@ TEST(SharedDeviceMemory, IsGivenOutAgainBehindAllItsUses) {
         options_of({"cuda", ""}));
     ASSERT_EQ(simt::take_report(), "") << "schedule " << seed;
   }
+}
+
+// Replays write to it, so that nobody else may have it before the graph is gone.
+TEST(SharedDeviceMemory, ThatIsLetGoInACaptureStaysAsLongAsTheGraph) {
+  const auto memory = std::make_shared<SharedDeviceMemory>(kFirst);
+  const auto take = [&] { return memory->allocate(kCount * sizeof(float)); };
+  auto x = take();
+  const void* const block = x.get();
+  std::shared_ptr<void> y;
+  {
+    const Graph graph = Graph::capture(Stream::create(kFirst), [&] {
+      fill_often(x, current_stream(kFirst));
+      x = nullptr;
+      EXPECT_THAT(message_of(ErrorCode::kInvalidArgument, take),
+                  ::testing::HasSubstr("[allocate] cannot be captured in a graph"));
+    });
+    y = take();
+    EXPECT_NE(y.get(), block);
+    graph.replay();
+    const Bytes zero(kCount * sizeof(float), std::byte{0});
+    EXPECT_EQ(from_device(kFirst, y, zero.size()), zero);
+    graph.replay();  // is still going on when the graph goes
+  }
+  x = take();
+  EXPECT_EQ(x.get(), block);
+  Stream(kFirst).synchronize();
+  EXPECT_EQ(simt::take_report(), "");
+}
+
+// CUDA frees nothing in a capture, which would be invalid from then on.
+TEST(SharedDeviceMemory, WhoseLastOwnerGoesInACaptureIsFreedAfterIt) {
+  const auto x = allocate(kCount * sizeof(float), kFirst);
+  Stream(kFirst).synchronize();
+  const auto free = cuda::memory_info(kFirst).free;
+  auto memory = std::make_shared<SharedDeviceMemory>(kFirst);
+  memory->allocate(kCount * sizeof(float));
+  const Graph graph = Graph::capture(Stream::create(kFirst), [&] {
+    memory = nullptr;
+    fill_often(x, current_stream(kFirst));
+  });
+  graph.replay();
+  EXPECT_LT(cuda::memory_info(kFirst).free, free);
+  std::make_shared<SharedDeviceMemory>(kFirst);  // which looks for such memory
+  Stream(kFirst).synchronize();
+  EXPECT_EQ(cuda::memory_info(kFirst).free, free);
+  EXPECT_EQ(simt::take_report(), "");
 }
 
 TEST(SharedDeviceMemory, IsToldFromTheHostsWithoutAskingCuda) {
