@@ -217,8 +217,9 @@ class BFloat16WideRule {
   // To the nearest bf16, in the upper half of each lane.
   LOCKSTEP_INLINE_AVX512 static __m512i rounded(__m512 value) {
     const __m512i bits = _mm512_castps_si512(value);
-    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-    return _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    const __mmask16 is_odd = _mm512_test_epi32_mask(bits, _mm512_set1_epi32(1 << 16));
+    const __m512i below = _mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff));
+    return _mm512_mask_add_epi32(below, is_odd, below, _mm512_set1_epi32(1));
   }
 
   float scale_;
