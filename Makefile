@@ -151,10 +151,11 @@ gpu-test: ## every test of CUDA code on this machine's devices; without one it f
 	@build/gpu/bin/gpu_timeline_test --gtest_brief=1
 
 .PHONY: gpu-bench
-gpu-bench: ## measures kernels and GPT-2 on a CUDA device (GPU_BENCH_ARGS, BENCH_TRAIN_ARGS)
+gpu-bench: ## measures kernels, all_reduce and GPT-2 on a CUDA device (GPU_BENCH_ARGS, BENCH_TRAIN_ARGS)
 	@$(call set_up,build)
-	@$(call build,gpu,bench_kernels bench_train)
+	@$(call build,gpu,bench_kernels bench_allreduce bench_train)
 	@build/gpu/bin/bench_kernels --device cuda:0 $(GPU_BENCH_ARGS)
+	@build/gpu/bin/bench_allreduce --device cuda:0 --transport cuda
 	@build/gpu/bin/bench_train --device cuda:0 --dtype bf16 --models gpt2 --peers $(BENCH_TRAIN_ARGS)
 
 .PHONY: gpu-bundle

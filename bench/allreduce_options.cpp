@@ -1,5 +1,6 @@
 #include "allreduce_options.h"
 
+#include <algorithm>
 #include <charconv>
 #include <limits>
 #include <sstream>
@@ -10,6 +11,7 @@ namespace bench {
 namespace {
 
 using lockstep::check;
+using lockstep::Device;
 using lockstep::DType;
 using lockstep::comm::ReduceOp;
 
@@ -35,6 +37,17 @@ std::vector<T> parse_list(const std::string& text, const std::vector<T>& all, co
   for (std::string item; std::getline(stream, item, ',');) values.push_back(parse(item));
   if (values.empty()) values.push_back(parse(text));
   return values;
+}
+
+std::vector<Device> parse_devices(const std::string& text) {
+  const auto devices = parse_list<Device>(
+      text, {}, [](const std::string& one) { return lockstep::parse_device(one); });
+  const bool has_cpu = std::any_of(devices.begin(), devices.end(),
+                                   [](const Device& device) { return device.is_cpu(); });
+  check(!devices.empty() && (!has_cpu || devices.size() == 1), kOp, [&] {
+    return "--device wants cpu alone, or CUDA devices with commas between, got \"" + text + "\"";
+  });
+  return devices;
 }
 
 std::vector<DType> all_dtypes() {
@@ -78,7 +91,9 @@ std::string usage() {
          "  -c 0|1            check every element of every rank (1)\n"
          "  -R 0|1            in place: plain memory, or that of Communicator::allocate() (1)\n"
          "  --iters COUNT     timed collectives of each size (as many as the size allows)\n"
-         "  --transport NAME  thread, shm, tcp or mixed\n"
+         "  --device LIST     where buffers lie: cpu, cuda:0 for all ranks, or cuda:0,cuda:1 for\n"
+         "                    each its own (cpu)\n"
+         "  --transport NAME  thread, shm, tcp or mixed; nccl or cuda for CUDA devices\n"
          "  --algo NAME       ring, two_shot or one_shot\n"
          "  --json FILE       write the results there as well\n"
          "  --tune FILE       measure the cost model's constants at length and add them to this\n"
@@ -94,8 +109,8 @@ AllReduceOptions parse_options(int argc, char** argv) {
       return options;
     }
     constexpr std::string_view kKnown[] = {
-        "-n", "-b", "-e", "-f",      "-i",          "-d",     "-t",     "-o",
-        "-w", "-c", "-R", "--iters", "--transport", "--algo", "--json", "--tune"};
+        "-n", "-b", "-e",      "-f",       "-i",          "-d",     "-t",     "-o",    "-w",
+        "-c", "-R", "--iters", "--device", "--transport", "--algo", "--json", "--tune"};
     bool known = false;
     for (const std::string_view one : kKnown) known = known || one == name;
     check(known, kOp, [&] { return "there is no option " + name + "; -h lists them"; });
@@ -113,6 +128,7 @@ AllReduceOptions parse_options(int argc, char** argv) {
     if (name == "--transport") options.transport = value;
     if (name == "--algo") options.algorithm = value;
     if (name == "--json") options.json = value;
+    if (name == "--device") options.devices = parse_devices(value);
     if (name == "--tune") options.tune = value;
     if (name == "-d" || name == "-t") {
       options.dtypes = parse_list(

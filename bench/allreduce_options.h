@@ -22,10 +22,12 @@ struct AllReduceOptions {
   bool registered = true;   // -R; memory of Communicator::allocate() in place, else plain memory
   std::vector<lockstep::DType> dtypes = {lockstep::DType::kF32};                 // -d or -t
   std::vector<lockstep::comm::ReduceOp> ops = {lockstep::comm::ReduceOp::kSum};  // -o
-  std::string transport;                                                         // --transport
-  std::string algorithm;                                                         // --algo
-  std::string json;                                                              // --json: a file
-  std::string tune;                                                              // --tune: a file
+  // --device; one for all ranks, or one for each
+  std::vector<lockstep::Device> devices = {lockstep::kCpu};
+  std::string transport;  // --transport
+  std::string algorithm;  // --algo
+  std::string json;       // --json: a file
+  std::string tune;       // --tune: a file
   bool help = false;
 };
 

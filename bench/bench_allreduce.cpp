@@ -1,8 +1,9 @@
 // How fast is all_reduce at each size, how near to what this machine could do, and is every element
 // right? The options and columns are those of nccl-tests' all_reduce_perf.
 //
-// The time of a collective is its slowest rank's. Out of place, send and recv are plain memory; in
-// place is memory of Communicator::allocate(), as gradient buckets are, unless -R 0.
+// The time of a collective is its slowest rank's, on a device until the rank's stream is done. Out
+// of place, send and recv are plain memory; in place is memory of Communicator::allocate(), as
+// gradient buckets are, unless -R 0.
 
 #include <algorithm>
 #include <chrono>
@@ -18,7 +19,10 @@
 #include "allreduce_options.h"
 #include "limit.h"
 #include "lockstep/kernels/error.h"
+#include "lockstep/kernels/memory.h"
 #include "lockstep/kernels/simd.h"
+#include "lockstep/kernels/stream.h"
+#include "lockstep/kernels/transfer.h"
 #include "ranks.h"
 
 namespace {
@@ -70,19 +74,49 @@ int64_t iterations_of(const AllReduceOptions& options, int64_t bytes) {
   return std::clamp<int64_t>((int64_t{1} << 30) / std::max<int64_t>(bytes, 1), 20, 2000);
 }
 
-Result measure(Communicator& comm, const AllReduceOptions& options, const void* send, void* recv,
+// `bytes` bytes of the device, to or from what the host works on.
+void copy(void* to, const void* from, int64_t bytes, lockstep::Device device) {
+  const lockstep::Stream stream = lockstep::current_stream(device);
+  lockstep::copy_async(to, from, static_cast<size_t>(bytes), stream);
+  stream.synchronize();
+}
+
+// Calls work(host) on the buffer itself, or on what is copied to a device's buffer afterwards.
+template <class Work>
+void write(void* buffer, int64_t bytes, lockstep::Device device, const Work& work) {
+  if (device.is_cpu()) return work(buffer);
+  std::vector<char> host(static_cast<size_t>(bytes));
+  work(host.data());
+  copy(buffer, host.data(), bytes, device);
+}
+
+Result measure(Communicator& comm, const AllReduceOptions& options, void* send, void* recv,
                int64_t count, DType dtype, ReduceOp op) {
   Result result;
   const auto bytes = count * static_cast<int64_t>(lockstep::size_of(dtype));
   const bool in_place = send == recv;
-  bench::fill_input(const_cast<void*>(send), count, dtype, op, comm.rank());
-  result.timing = time_of(comm, options.warmup, iterations_of(options, bytes),
-                          [&] { comm.all_reduce(send, recv, count, dtype, op).wait(); });
+  const lockstep::Device device = comm.device();
+  const auto fill = [&] {
+    write(send, bytes, device,
+          [&](void* host) { bench::fill_input(host, count, dtype, op, comm.rank()); });
+  };
+  const auto once = [&] {
+    comm.all_reduce(send, recv, count, dtype, op).wait();
+    if (device.is_cuda()) lockstep::current_stream(device).synchronize();
+  };
+  fill();
+  result.timing = time_of(comm, options.warmup, iterations_of(options, bytes), once);
   if (!options.check) return result;
-  bench::fill_input(const_cast<void*>(send), count, dtype, op, comm.rank());
-  if (!in_place) std::fill_n(static_cast<char*>(recv), bytes, char{0x5a});
-  comm.all_reduce(send, recv, count, dtype, op).wait();
-  result.wrong = bench::count_wrong(recv, count, dtype, op, comm.size());
+  fill();
+  if (!in_place) {
+    write(recv, bytes, device,
+          [&](void* host) { std::fill_n(static_cast<char*>(host), bytes, char{0x5a}); });
+  }
+  once();
+  std::vector<char> host(device.is_cpu() ? 0 : static_cast<size_t>(bytes));
+  if (device.is_cuda()) copy(host.data(), recv, bytes, device);
+  result.wrong =
+      bench::count_wrong(device.is_cpu() ? recv : host.data(), count, dtype, op, comm.size());
   comm.all_reduce(&result.wrong, &result.wrong, 1, DType::kI64, ReduceOp::kSum).wait();
   return result;
 }
@@ -98,8 +132,8 @@ double gigabytes(int64_t bytes, double seconds) {
 double bus_factor(int ranks) { return 2.0 * (ranks - 1) / ranks; }
 
 void print_header(const Communicator& comm, const AllReduceOptions& options) {
-  std::printf("# bench_allreduce: %d ranks, transport %s%s%s, %lld warm-up collectives, %s\n",
-              comm.size(), comm.transport().c_str(),
+  std::printf("# bench_allreduce: %d ranks, %s, transport %s%s%s, %lld warm-up collectives, %s\n",
+              comm.size(), comm.device().name().c_str(), comm.transport().c_str(),
               options.algorithm.empty() ? "" : ", algorithm ", options.algorithm.c_str(),
               static_cast<long long>(options.warmup),
               options.check ? "every element checked" : "nothing checked");
@@ -108,7 +142,7 @@ void print_header(const Communicator& comm, const AllReduceOptions& options) {
   std::printf("# time is the median of the slowest rank's, p99 likewise; GB are 1e9 bytes\n");
   std::printf("# %%limit: in-place busbw over %s, in this run\n",
               uses_sockets(comm) ? "that of plain sockets that move as many bytes"
-                                 : "that of reading and writing as many bytes of memory");
+                                 : "that of reading and writing as many bytes of such memory");
   std::printf("#\n#%12s %12s %6s %6s %5s  %37s  %37s\n", "", "", "", "", "", "out of place",
               "in place");
   std::printf("#%12s %12s %6s %6s %5s", "size", "count", "type", "redop", "root");
@@ -149,10 +183,14 @@ int run(Communicator& comm, const AllReduceOptions& options) {
   double bus_sum = 0;
   int bus_count = 0;
   if (speaks) print_header(comm, options);
-  const auto plain_send = std::make_unique<char[]>(options.end_bytes + 64);
-  const auto plain_recv = std::make_unique<char[]>(options.end_bytes + 64);
+  const size_t most = options.end_bytes + 64;
+  const auto plain = [&]() -> std::shared_ptr<void> {
+    if (comm.device().is_cpu()) return std::make_shared<char[]>(most);
+    return lockstep::allocate(most, comm.device());
+  };
+  const std::shared_ptr<void> plain_send = plain(), plain_recv = plain();
   const std::shared_ptr<void> registered =
-      options.registered ? comm.allocate(options.end_bytes + 64) : nullptr;
+      options.registered ? comm.allocate(most, comm.device()) : nullptr;
   void* const in_place = options.registered ? registered.get() : plain_recv.get();
   for (const DType dtype : options.dtypes) {
     const auto element = static_cast<int64_t>(lockstep::size_of(dtype));
@@ -167,8 +205,9 @@ int run(Communicator& comm, const AllReduceOptions& options) {
         const Result out =
             measure(comm, options, plain_send.get(), plain_recv.get(), count, dtype, op);
         const Result in = measure(comm, options, in_place, in_place, count, dtype, op);
-        const auto limit = uses_sockets(comm) ? bench::socket_limit(comm, bytes)
-                                              : bench::memory_limit(count, dtype, op, ranks);
+        const auto limit = uses_sockets(comm)
+                               ? bench::socket_limit(comm, bytes)
+                               : bench::memory_limit(count, dtype, op, ranks, comm.device());
         const Timing best =
             time_of(comm, options.warmup, iterations_of(options, bytes), [&] { limit->run(); });
         const double percent = in.timing.p50 > 0 ? 100 * best.p50 / in.timing.p50 : 0;
@@ -205,6 +244,7 @@ int run(Communicator& comm, const AllReduceOptions& options) {
     std::ofstream file(options.json);
     file << nlohmann::json{{"program", "bench_allreduce"},
                            {"ranks", ranks},
+                           {"device", comm.device().name()},
                            {"transport", comm.transport()},
                            {"algorithm", options.algorithm},
                            {"warmup", options.warmup},
@@ -236,7 +276,7 @@ int main(int argc, char** argv) {
     comm.transport = options.transport;
     comm.algorithm = options.algorithm;
     comm.save_costs = options.tune;
-    return bench::run_as_ranks(options.ranks, comm,
+    return bench::run_as_ranks(options.ranks, options.devices, comm,
                                [&](Communicator& rank) { return run(rank, options); });
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());

@@ -13,20 +13,26 @@
 #include "lockstep/comm/socket.h"
 #include "lockstep/kernels/error.h"
 #include "lockstep/kernels/fold.h"
+#include "lockstep/kernels/launch.h"
+#include "lockstep/kernels/memory.h"
+#include "lockstep/kernels/stream.h"
 
 namespace bench {
 namespace {
 
+using lockstep::Device;
 using lockstep::comm::Communicator;
 using lockstep::comm::Fd;
 
 class MemoryLimit final : public Limit {
  public:
-  MemoryLimit(int64_t count, lockstep::DType dtype, lockstep::comm::ReduceOp op, int ranks)
-      : spec_{dtype, op, ranks}, count_((count + ranks - 1) / ranks) {
+  MemoryLimit(int64_t count, lockstep::DType dtype, lockstep::comm::ReduceOp op, int ranks,
+              Device device)
+      : spec_{dtype, op, ranks}, count_((count + ranks - 1) / ranks), device_(device) {
+    const auto bytes = static_cast<size_t>(count_) * lockstep::size_of(dtype);
     for (int i = 0; i < ranks; ++i) {
-      memory_.push_back(
-          lockstep::comm::allocate_pages(static_cast<size_t>(count_) * lockstep::size_of(dtype)));
+      memory_.push_back(device.is_cpu() ? lockstep::comm::allocate_pages(bytes)
+                                        : lockstep::allocate(bytes, device));
       sources_.push_back(memory_.back().get());
       outputs_.push_back(memory_.back().get());
     }
@@ -34,12 +40,15 @@ class MemoryLimit final : public Limit {
   }
 
   void run() override {
-    lockstep::kernels::Fold::cpu(spec_, sources_.data(), outputs_.data(), spec_.ranks, count_);
+    lockstep::launch<lockstep::kernels::Fold>(device_, spec_, sources_.data(), outputs_.data(),
+                                              spec_.ranks, count_);
+    lockstep::current_stream(device_).synchronize();
   }
 
  private:
   lockstep::kernels::FoldSpec spec_;
   int64_t count_;
+  Device device_;
   std::vector<std::shared_ptr<void>> memory_;
   std::vector<const void*> sources_;
   std::vector<void*> outputs_;
@@ -99,8 +108,8 @@ class SocketLimit final : public Limit {
 }  // namespace
 
 std::unique_ptr<Limit> memory_limit(int64_t count, lockstep::DType dtype,
-                                    lockstep::comm::ReduceOp op, int ranks) {
-  return std::make_unique<MemoryLimit>(count, dtype, op, ranks);
+                                    lockstep::comm::ReduceOp op, int ranks, Device device) {
+  return std::make_unique<MemoryLimit>(count, dtype, op, ranks, device);
 }
 
 std::unique_ptr<Limit> socket_limit(Communicator& comm, int64_t bytes) {

@@ -16,10 +16,11 @@ class Limit {
   virtual void run() = 0;
 };
 
-// Where ranks share memory: reads size bytes and writes size bytes, in memory of this rank alone.
-// It adds S / n bytes of n arrays, and puts the sums into all n.
+// Where ranks share memory: reads size bytes and writes size bytes, in memory of `device` of this
+// rank alone. It adds S / n bytes of n arrays, and puts the sums into all n.
 std::unique_ptr<Limit> memory_limit(int64_t count, lockstep::DType dtype,
-                                    lockstep::comm::ReduceOp op, int ranks);
+                                    lockstep::comm::ReduceOp op, int ranks,
+                                    lockstep::Device device);
 
 // Over TCP: sends 2 (n - 1) / n of S bytes to the next rank through a plain socket, and receives as
 // many from the rank before. Every rank makes one with the same arguments.

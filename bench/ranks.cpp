@@ -22,6 +22,7 @@
 namespace bench {
 namespace {
 
+using lockstep::Device;
 using lockstep::comm::Communicator;
 using lockstep::comm::Options;
 using lockstep::comm::World;
@@ -53,10 +54,21 @@ void bind_to_core(int rank, int ranks) {
   }
 }
 
-int run_rank(const World& world, const Options& options,
+// One for each of n ranks.
+std::vector<Device> devices_of(int n, const std::vector<Device>& devices) {
+  if (devices.size() == 1) return std::vector<Device>(static_cast<size_t>(n), devices[0]);
+  lockstep::check(devices.size() == static_cast<size_t>(n), "--device", [&] {
+    return "want one for all ranks, or one for each of " + std::to_string(n) + ", got " +
+           std::to_string(devices.size());
+  });
+  return devices;
+}
+
+int run_rank(const World& world, const std::vector<Device>& devices, Options options,
              const std::function<int(Communicator&)>& fn) {
   return status_of(world.rank, [&] {
     lockstep::set_local_ranks(world.local_size);
+    options.device = devices[static_cast<size_t>(world.rank)];
     const auto store = lockstep::comm::Store::connect(world, kTimeout);
     const auto comm = lockstep::comm::connect(world, store, options);
     const int status = fn(*comm);
@@ -65,7 +77,9 @@ int run_rank(const World& world, const Options& options,
   });
 }
 
-int run_processes(int n, const Options& options, const std::function<int(Communicator&)>& fn) {
+int run_processes(const std::vector<Device>& devices, const Options& options,
+                  const std::function<int(Communicator&)>& fn) {
+  const int n = static_cast<int>(devices.size());
   World world;
   world.size = n;
   world.local_size = n;
@@ -93,7 +107,7 @@ int run_processes(int n, const Options& options, const std::function<int(Communi
       }
       world.rank = world.local_rank = rank;
       bind_to_core(rank, n);
-      const int status = run_rank(world, options, fn);
+      const int status = run_rank(world, devices, options, fn);
       std::fflush(stdout);
       std::_Exit(status);
     }
@@ -110,7 +124,7 @@ int run_processes(int n, const Options& options, const std::function<int(Communi
       close(end);
     }
     bind_to_core(0, n);
-    status = run_rank(world, options, fn);
+    status = run_rank(world, devices, options, fn);
     for (const pid_t child : children) {
       int ended = 0;
       if (waitpid(child, &ended, 0) != child || ended != 0) status = 1;
@@ -121,10 +135,13 @@ int run_processes(int n, const Options& options, const std::function<int(Communi
 
 }  // namespace
 
-int run_as_ranks(int n, const Options& options, const std::function<int(Communicator&)>& fn) {
-  if (lockstep::comm::world_from_environment().size > 1) {
-    return status_of(lockstep::comm::world_from_environment().rank, [&] {
-      const auto comm = lockstep::comm::init(options);
+int run_as_ranks(int n, const std::vector<Device>& devices, const Options& options,
+                 const std::function<int(Communicator&)>& fn) {
+  if (const World world = lockstep::comm::world_from_environment(); world.size > 1) {
+    return status_of(world.rank, [&] {
+      Options own = options;
+      own.device = devices_of(world.size, devices)[static_cast<size_t>(world.rank)];
+      const auto comm = lockstep::comm::init(own);
       const int status = fn(*comm);
       comm->barrier().wait();
       return status;
@@ -134,11 +151,12 @@ int run_as_ranks(int n, const Options& options, const std::function<int(Communic
   const std::string transport = !options.transport.empty()    ? options.transport
                                 : from_environment != nullptr ? from_environment
                                                               : "shm";
-  if (transport != "thread" && n > 1) return run_processes(n, options, fn);
+  const std::vector<Device> of_ranks = devices_of(n, devices);
+  if (transport != "thread" && n > 1) return run_processes(of_ranks, options, fn);
   std::atomic<int> status{0};
   const int failed = status_of(0, [&] {
     lockstep::comm::run_ranks(
-        n,
+        of_ranks,
         [&](Communicator& comm) {
           if (const int own = fn(comm); own != 0) status.store(own);
           comm.barrier().wait();

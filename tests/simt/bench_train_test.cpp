@@ -10,8 +10,7 @@ namespace {
 using ::testing::HasSubstr;
 
 Ended run(const std::string& arguments) {
-  return run_program(std::string(BENCH_TRAIN) + " --repetitions 1 --turns 1 --steps 1 " +
-                     arguments);
+  return run_program(std::string(PROGRAM) + " --repetitions 1 --turns 1 --steps 1 " + arguments);
 }
 
 void expect_trained(const nlohmann::json& written) {
