@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "../errors.h"
+#include "gate.h"
 #include "lockstep/kernels/memory.h"
 #include "lockstep/kernels/transfer.h"
 #include "lockstep/nn/activation.h"
@@ -223,6 +224,20 @@ TEST(CudaTraining, InitialisersGiveTheCpusNumbers) {
     Generator generator{.seed = 5};
     uniform_(x, -1, 2, &generator);
   });
+}
+
+TEST(CudaTraining, APinnedBatchGoesToADeviceThatIsHeldUp) {
+  const auto dataset = std::make_shared<TensorDataset>(wave({4, 3}, 1), Tensor::arange(4));
+  DataLoader loader(dataset, std::make_shared<SequentialSampler>(4),
+                    {.batch_size = 4, .pin_memory = true});
+  const Batch batch = *loader.begin();
+  const Gate gate(kFirst);
+  gate.hold(current_stream(kFirst));
+  Batch there;
+  EXPECT_TRUE(comes_through_while_held(gate, [&] { there = batch.to(kFirst); }));
+  EXPECT_EQ(there.input.to_vector<float>(), batch.input.to_vector<float>());
+  EXPECT_EQ(there.target.to_vector<int64_t>(), batch.target.to_vector<int64_t>());
+  EXPECT_EQ(simt::take_report(), "");
 }
 
 TEST(CudaTraining, PinnedBatchesGoToADeviceWithoutAWait) {
