@@ -57,11 +57,12 @@ void check(ncclComm_t comm) {
   if (comm == nullptr || comm->gone || comm->calling) ++fake_nccl()->misused;
 }
 
-ncclResult_t call(ncclComm_t comm, size_t count) {
+ncclResult_t call(ncclComm_t comm, const NcclCall& asked) {
   const std::lock_guard lock(mutex);
   check(comm);
   ++fake_nccl()->calls;
-  const bool refused = count == 13;
+  fake_nccl()->calls_of[static_cast<size_t>(comm->rank)].push_back(asked);
+  const bool refused = asked.count == 13;
   if (in_group && refused) group_error = ncclInvalidArgument;
   if (refused) return ncclInvalidArgument;
   group_comm = comm;
@@ -150,32 +151,33 @@ ncclResult_t ncclGroupEnd() {
   return ncclInProgress;
 }
 
-ncclResult_t ncclAllReduce(const void*, void*, size_t count, ncclDataType_t, ncclRedOp_t,
-                           ncclComm_t comm, cudaStream_t) {
-  return call(comm, count);
+ncclResult_t ncclAllReduce(const void* send, void* recv, size_t count, ncclDataType_t type,
+                           ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+  return call(comm, {"all_reduce", count, type, op, -1, send, recv, stream});
 }
-ncclResult_t ncclReduce(const void*, void*, size_t count, ncclDataType_t, ncclRedOp_t, int,
-                        ncclComm_t comm, cudaStream_t) {
-  return call(comm, count);
+ncclResult_t ncclReduce(const void* send, void* recv, size_t count, ncclDataType_t type,
+                        ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream) {
+  return call(comm, {"reduce", count, type, op, root, send, recv, stream});
 }
-ncclResult_t ncclReduceScatter(const void*, void*, size_t count, ncclDataType_t, ncclRedOp_t,
-                               ncclComm_t comm, cudaStream_t) {
-  return call(comm, count);
+ncclResult_t ncclReduceScatter(const void* send, void* recv, size_t count, ncclDataType_t type,
+                               ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+  return call(comm, {"reduce_scatter", count, type, op, -1, send, recv, stream});
 }
-ncclResult_t ncclAllGather(const void*, void*, size_t count, ncclDataType_t, ncclComm_t comm,
-                           cudaStream_t) {
-  return call(comm, count);
+ncclResult_t ncclAllGather(const void* send, void* recv, size_t count, ncclDataType_t type,
+                           ncclComm_t comm, cudaStream_t stream) {
+  return call(comm, {"all_gather", count, type, -1, -1, send, recv, stream});
 }
-ncclResult_t ncclBroadcast(const void*, void*, size_t count, ncclDataType_t, int, ncclComm_t comm,
-                           cudaStream_t) {
-  return call(comm, count);
+ncclResult_t ncclBroadcast(const void* send, void* recv, size_t count, ncclDataType_t type,
+                           int root, ncclComm_t comm, cudaStream_t stream) {
+  return call(comm, {"broadcast", count, type, -1, root, send, recv, stream});
 }
-ncclResult_t ncclSend(const void*, size_t count, ncclDataType_t, int, ncclComm_t comm,
-                      cudaStream_t) {
-  return call(comm, count);
+ncclResult_t ncclSend(const void* send, size_t count, ncclDataType_t type, int to, ncclComm_t comm,
+                      cudaStream_t stream) {
+  return call(comm, {"send", count, type, -1, to, send, nullptr, stream});
 }
-ncclResult_t ncclRecv(void*, size_t count, ncclDataType_t, int, ncclComm_t comm, cudaStream_t) {
-  return call(comm, count);
+ncclResult_t ncclRecv(void* recv, size_t count, ncclDataType_t type, int from, ncclComm_t comm,
+                      cudaStream_t stream) {
+  return call(comm, {"recv", count, type, -1, from, nullptr, recv, stream});
 }
 
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void* memory, size_t, void** handle) {

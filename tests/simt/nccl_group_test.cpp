@@ -2,6 +2,7 @@
 // errors, and that nothing is waited for without end. It moves no data.
 #include <dlfcn.h>
 #include <gmock/gmock.h>
+#include <nccl.h>
 
 #include <atomic>
 #include <functional>
@@ -70,6 +71,53 @@ TEST(NcclGroup, CallsWhatItIsAskedForAndEndsInOrder) {
   EXPECT_EQ(books().finalized, 2);
   EXPECT_EQ(books().destroyed, 2);
   EXPECT_EQ(books().aborted, 0);
+  EXPECT_EQ(books().misused, 0);
+}
+
+TEST(NcclGroup, PassesOnWhatItIsAskedFor) {
+  const std::pair<DType, ncclDataType_t> types[] = {
+      {DType::kF32, ncclFloat32},   {DType::kF64, ncclFloat64}, {DType::kF16, ncclFloat16},
+      {DType::kBF16, ncclBfloat16}, {DType::kI64, ncclInt64},   {DType::kI32, ncclInt32},
+      {DType::kI8, ncclInt8},       {DType::kU8, ncclUint8},    {DType::kBool, ncclUint8}};
+  const std::pair<kernels::FoldOp, ncclRedOp_t> ops[] = {{kernels::FoldOp::kSum, ncclSum},
+                                                         {kernels::FoldOp::kAvg, ncclAvg},
+                                                         {kernels::FoldOp::kMin, ncclMin},
+                                                         {kernels::FoldOp::kMax, ncclMax},
+                                                         {kernels::FoldOp::kProduct, ncclProd}};
+  const NcclGroup::Id id = NcclGroup::make_id();
+  on_two([&](int rank) {
+    const Stream stream = stream_of(rank);
+    NcclGroup group(id, rank, 2, stream, [] {});
+    int memory[2] = {};
+    const auto expect_call = [&](Request request, const NcclCall& want) {
+      group.put({.request = request, .send = memory, .recv = memory + 1});
+      EXPECT_EQ(books().calls_of[static_cast<size_t>(rank)].back(), want) << want.name;
+    };
+    int64_t count = 17 + rank;
+    for (const auto& [dtype, type] : types) {
+      for (const auto& [op, of_nccl] : ops) {
+        const auto n = static_cast<size_t>(++count);
+        const auto asked = [&](Kind kind, int root = 0) {
+          return Request{kind, dtype, op, Algorithm::kAuto, root, count};
+        };
+        const void* const on = stream.handle();
+        const void* const to = memory + 1;
+        expect_call(asked(Kind::kAllReduce), {"all_reduce", n, type, of_nccl, -1, memory, to, on});
+        expect_call(asked(Kind::kReduce, 1), {"reduce", n, type, of_nccl, 1, memory, to, on});
+        expect_call(asked(Kind::kReduceScatter),
+                    {"reduce_scatter", n, type, of_nccl, -1, memory, to, on});
+        expect_call(asked(Kind::kAllGather), {"all_gather", n, type, -1, -1, memory, to, on});
+        expect_call(asked(Kind::kBroadcast, 1), {"broadcast", n, type, -1, 1, memory, to, on});
+      }
+    }
+    const NcclGroup::Part parts[] = {{1 - rank, true, memory, 4}, {1 - rank, false, memory + 1, 3}};
+    group.exchange("all_to_all", parts);
+    const std::vector<NcclCall>& calls = books().calls_of[static_cast<size_t>(rank)];
+    EXPECT_EQ(calls[calls.size() - 2],
+              (NcclCall{"send", 4, ncclUint8, -1, 1 - rank, memory, nullptr, stream.handle()}));
+    EXPECT_EQ(calls.back(),
+              (NcclCall{"recv", 3, ncclUint8, -1, 1 - rank, nullptr, memory + 1, stream.handle()}));
+  });
   EXPECT_EQ(books().misused, 0);
 }
 
