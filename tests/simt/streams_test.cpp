@@ -417,6 +417,23 @@ TEST_F(Streams, CopyToPinnedMemoryWhileTheHostGoesOn) {
   });
 }
 
+// A copy of pinned memory goes on after CUDA's call has returned, but not after transfer() has.
+TEST_F(Streams, HaveCopiedPinnedMemoryOnceATransferReturns) {
+  in_every_schedule([] {
+    const Memory host = allocate_pinned(kCount * sizeof(float));
+    auto* numbers = static_cast<float*>(host.get());
+    const Memory x = floats();
+    fill(x, 5);
+    transfer(view(x), view(host, kCpu));
+    EXPECT_THAT(std::vector<float>(numbers, numbers + kCount), Each(5.0f));
+    std::iota(numbers, numbers + kCount, 0.0f);
+    transfer(view(host, kCpu), view(x));
+    std::fill(numbers, numbers + kCount, -1.0f);
+    transfer(view(x), view(host, kCpu));
+    for (int64_t i = 0; i < kCount; ++i) ASSERT_EQ(numbers[i], static_cast<float>(i));
+  });
+}
+
 TEST_F(Streams, LeavePinnedMemoryAloneOnceItIsGivenOutAgain) {
   in_every_schedule([] {
     const Stream side = Stream::create(kDevice);
