@@ -1,17 +1,16 @@
 #include "allreduce_options.h"
 
-#include <algorithm>
 #include <charconv>
 #include <limits>
 #include <sstream>
 
+#include "devices.h"
 #include "lockstep/kernels/error.h"
 
 namespace bench {
 namespace {
 
 using lockstep::check;
-using lockstep::Device;
 using lockstep::DType;
 using lockstep::comm::ReduceOp;
 
@@ -37,17 +36,6 @@ std::vector<T> parse_list(const std::string& text, const std::vector<T>& all, co
   for (std::string item; std::getline(stream, item, ',');) values.push_back(parse(item));
   if (values.empty()) values.push_back(parse(text));
   return values;
-}
-
-std::vector<Device> parse_devices(const std::string& text) {
-  const auto devices = parse_list<Device>(
-      text, {}, [](const std::string& one) { return lockstep::parse_device(one); });
-  const bool has_cpu = std::any_of(devices.begin(), devices.end(),
-                                   [](const Device& device) { return device.is_cpu(); });
-  check(!devices.empty() && (!has_cpu || devices.size() == 1), kOp, [&] {
-    return "--device wants cpu alone, or CUDA devices with commas between, got \"" + text + "\"";
-  });
-  return devices;
 }
 
 std::vector<DType> all_dtypes() {

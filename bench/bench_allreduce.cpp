@@ -74,11 +74,8 @@ int64_t iterations_of(const AllReduceOptions& options, int64_t bytes) {
   return std::clamp<int64_t>((int64_t{1} << 30) / std::max<int64_t>(bytes, 1), 20, 2000);
 }
 
-// `bytes` bytes of the device, to or from what the host works on.
-void copy(void* to, const void* from, int64_t bytes, lockstep::Device device) {
-  const lockstep::Stream stream = lockstep::current_stream(device);
-  lockstep::copy_async(to, from, static_cast<size_t>(bytes), stream);
-  stream.synchronize();
+lockstep::View bytes_of(void* data, int64_t bytes, lockstep::Device device = lockstep::kCpu) {
+  return {data, DType::kU8, device, {bytes}, {1}};
 }
 
 // Calls work(host) on the buffer itself, or on what is copied to a device's buffer afterwards.
@@ -87,7 +84,7 @@ void write(void* buffer, int64_t bytes, lockstep::Device device, const Work& wor
   if (device.is_cpu()) return work(buffer);
   std::vector<char> host(static_cast<size_t>(bytes));
   work(host.data());
-  copy(buffer, host.data(), bytes, device);
+  lockstep::transfer(bytes_of(host.data(), bytes), bytes_of(buffer, bytes, device));
 }
 
 Result measure(Communicator& comm, const AllReduceOptions& options, void* send, void* recv,
@@ -114,7 +111,9 @@ Result measure(Communicator& comm, const AllReduceOptions& options, void* send, 
   }
   once();
   std::vector<char> host(device.is_cpu() ? 0 : static_cast<size_t>(bytes));
-  if (device.is_cuda()) copy(host.data(), recv, bytes, device);
+  if (device.is_cuda()) {
+    lockstep::transfer(bytes_of(recv, bytes, device), bytes_of(host.data(), bytes));
+  }
   result.wrong =
       bench::count_wrong(device.is_cpu() ? recv : host.data(), count, dtype, op, comm.size());
   comm.all_reduce(&result.wrong, &result.wrong, 1, DType::kI64, ReduceOp::kSum).wait();

@@ -16,6 +16,7 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "devices.h"
 #include "job.h"
 #include "lockstep/kernels/device.h"
 #include "lockstep/kernels/dtype.h"
@@ -90,19 +91,14 @@ std::vector<std::string> split_models(const std::string& text) {
   return models;
 }
 
-std::vector<Device> split_devices(const std::string& text) {
-  std::vector<Device> devices;
-  for (const std::string& part : split("--device", text)) {
-    try {
-      devices.push_back(lockstep::parse_device(part));
-    } catch (const lockstep::Error&) {
-      throw UsageError("--device wants cpu, or cuda:N with commas between, got '" + text + "'");
-    }
-    if (devices.size() > 1 && (devices.back().is_cpu() || devices[0].is_cpu())) {
-      throw UsageError("--device wants cpu alone, or CUDA devices, got '" + text + "'");
-    }
+// What parse() returns, whose errors are the command line's.
+template <class Parse>
+auto usage_of(const Parse& parse) {
+  try {
+    return parse();
+  } catch (const lockstep::Error& error) {
+    throw UsageError(error.what());
   }
-  return devices;
 }
 
 DType to_dtype(const std::string& text) {
@@ -151,7 +147,7 @@ Options parse(int argc, char** argv) {
     } else if (name == "--tokens") {
       options.tokens = to_number(name, value());
     } else if (name == "--device") {
-      options.rank.devices = split_devices(value());
+      options.rank.devices = usage_of([&] { return bench::parse_devices(value()); });
     } else if (name == "--dtype") {
       options.rank.dtype = to_dtype(value());
     } else if (name == "--models") {
@@ -178,10 +174,8 @@ Options parse(int argc, char** argv) {
     }
   }
   if (options.ranks < 2) throw UsageError("--ranks wants at least 2: it is compared with 1");
-  const size_t devices = options.rank.devices.size();
-  if (devices != 1 && !options.worker && devices != static_cast<size_t>(options.ranks)) {
-    throw UsageError("--device wants one for all ranks, or one for each of " +
-                     std::to_string(options.ranks) + ", got " + std::to_string(devices));
+  if (!options.worker) {
+    usage_of([&] { return bench::devices_of(options.rank.devices, options.ranks); });
   }
   options.rank.batch = options.batch.value_or(options.rank.batch);
   options.rank.tokens = options.tokens.value_or(options.rank.tokens);

@@ -42,7 +42,7 @@ class MemoryLimit final : public Limit {
   void run() override {
     lockstep::launch<lockstep::kernels::Fold>(device_, spec_, sources_.data(), outputs_.data(),
                                               spec_.ranks, count_);
-    lockstep::current_stream(device_).synchronize();
+    if (device_.is_cuda()) lockstep::current_stream(device_).synchronize();
   }
 
  private:

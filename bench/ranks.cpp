@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "devices.h"
 #include "lockstep/comm/auth.h"
 #include "lockstep/comm/store.h"
 #include "lockstep/comm/world.h"
@@ -52,16 +53,6 @@ void bind_to_core(int rank, int ranks) {
     sched_setaffinity(0, sizeof cores, &cores);
     return;
   }
-}
-
-// One for each of n ranks.
-std::vector<Device> devices_of(int n, const std::vector<Device>& devices) {
-  if (devices.size() == 1) return std::vector<Device>(static_cast<size_t>(n), devices[0]);
-  lockstep::check(devices.size() == static_cast<size_t>(n), "--device", [&] {
-    return "want one for all ranks, or one for each of " + std::to_string(n) + ", got " +
-           std::to_string(devices.size());
-  });
-  return devices;
 }
 
 int run_rank(const World& world, const std::vector<Device>& devices, Options options,
@@ -140,7 +131,7 @@ int run_as_ranks(int n, const std::vector<Device>& devices, const Options& optio
   if (const World world = lockstep::comm::world_from_environment(); world.size > 1) {
     return status_of(world.rank, [&] {
       Options own = options;
-      own.device = devices_of(world.size, devices)[static_cast<size_t>(world.rank)];
+      own.device = devices_of(devices, world.size)[static_cast<size_t>(world.rank)];
       const auto comm = lockstep::comm::init(own);
       const int status = fn(*comm);
       comm->barrier().wait();
@@ -151,7 +142,7 @@ int run_as_ranks(int n, const std::vector<Device>& devices, const Options& optio
   const std::string transport = !options.transport.empty()    ? options.transport
                                 : from_environment != nullptr ? from_environment
                                                               : "shm";
-  const std::vector<Device> of_ranks = devices_of(n, devices);
+  const std::vector<Device> of_ranks = devices_of(devices, n);
   if (transport != "thread" && n > 1) return run_processes(of_ranks, options, fn);
   std::atomic<int> status{0};
   const int failed = status_of(0, [&] {

@@ -25,7 +25,7 @@ std::shared_ptr<void> import_memory(const IpcHandle& handle, Device device);
 // processes may share, until the last owner lets go. Points to where they are for the device.
 std::shared_ptr<void> register_words(void* pages, size_t bytes, Device device);
 
-// Whether the device's streams can do so: CUDA asks for this.
+// Whether the device's streams can set such words and wait for them, as those of some cannot.
 bool has_words(Device device);
 
 // Sets a word of such pages (its address on the device), behind all that was put on the stream
