@@ -159,6 +159,28 @@ LOCKSTEP_INLINE void add_deviations(const T* x, int64_t rows, int64_t channels, 
   }
 }
 
+// The mean of a block, given its sum: anew in f64 where that has left T's range, which a mean of
+// finite numbers does not.
+template <class T>
+LOCKSTEP_INLINE T block_mean(const T* x, int64_t rows, int64_t step, T sum) {
+  double wide = static_cast<double>(sum);
+  if (!std::isfinite(wide)) [[unlikely]] {
+    wide = 0;
+    for (int64_t r = 0; r < rows; ++r) wide += static_cast<double>(x[r * step]);
+  }
+  return static_cast<T>(wide / static_cast<double>(rows));
+}
+
+// The mean and M2 of n elements, of a number m near their mean, the sum s of their deviations from
+// it and that of the squares, which may have left the range.
+struct Corrected {
+  double mean, m2;
+};
+LOCKSTEP_INLINE Corrected corrected(double m, double s, double squares, double n) {
+  if (std::isinf(squares)) return {m, squares};
+  return {m + s / n, squares - s * s / n};
+}
+
 // Statistics of one block, by the corrected two-pass algorithm: deviations from a rounded mean m,
 // whose own sum says how far off m is (Chan, Golub and LeVeque, 1983). Neither a large mean nor an
 // outlier costs digits. scratch: (3, C).
@@ -171,14 +193,12 @@ LOCKSTEP_INLINE void row_stats(const T* x, int64_t rows, int64_t channels, T* sc
   const double n = static_cast<double>(rows);
   std::fill_n(scratch, 3 * channels, T{0});
   add_rows(rows, channels, m, [=](int64_t i, int64_t) LOCKSTEP_INLINE_LAMBDA { return x[i]; });
-#pragma omp simd
-  for (int64_t c = 0; c < channels; ++c) m[c] = static_cast<T>(static_cast<double>(m[c]) / n);
+  for (int64_t c = 0; c < channels; ++c) m[c] = block_mean(x + c, rows, channels, m[c]);
   add_deviations(x, rows, channels, m, sum, squares);
-#pragma omp simd
   for (int64_t c = 0; c < channels; ++c) {
-    const double s = static_cast<double>(sum[c]);
-    mean[c] = static_cast<double>(m[c]) + s / n;
-    m2[c] = static_cast<double>(squares[c]) - s * s / n;
+    const Corrected stats = corrected(m[c], sum[c], squares[c], n);
+    mean[c] = stats.mean;
+    m2[c] = stats.m2;
   }
 }
 
@@ -186,7 +206,7 @@ template <class T>
 LOCKSTEP_INLINE void plane_stats(const T* x, int64_t length, double* mean, double* m2) {
   const double n = static_cast<double>(length);
   const T total = lane_sum<T>(length, [=](int64_t i) LOCKSTEP_INLINE_LAMBDA { return x[i]; });
-  const T m = static_cast<T>(static_cast<double>(total) / n);
+  const T m = block_mean(x, length, 1, total);
   alignas(64) T sums[kSumLanes] = {};
   alignas(64) T squares[kSumLanes] = {};
   for_each_lanes(0, length, [&](int64_t i, int64_t count) LOCKSTEP_INLINE_LAMBDA {
@@ -200,9 +220,9 @@ LOCKSTEP_INLINE void plane_stats(const T* x, int64_t length, double* mean, doubl
   });
   fold_lanes(sums);
   fold_lanes(squares);
-  const double s = static_cast<double>(sums[0]);
-  *mean = static_cast<double>(m) + s / n;
-  *m2 = static_cast<double>(squares[0]) - s * s / n;
+  const Corrected stats = corrected(m, sums[0], squares[0], n);
+  *mean = stats.mean;
+  *m2 = stats.m2;
 }
 
 // `block`: (2, C) doubles. The counts before the blocks of a channel are equal in all channels.

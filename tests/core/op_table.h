@@ -32,7 +32,7 @@ inline Tensor weights_like(const Tensor& y) {
   for (int64_t i = 0; i < y.numel(); ++i) {
     w.data<double>()[i] = std::sin(1.0 + 0.7 * static_cast<double>(i)) + 0.3;
   }
-  return w;
+  return w.to(y.device());
 }
 
 using Function = std::function<Tensor(const Tensors&)>;

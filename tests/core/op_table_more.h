@@ -5,8 +5,9 @@
 // The rest of the table: shapes, indices, products, convolutions, pooling.
 namespace lockstep::op_table {
 
-inline Tensor places(std::initializer_list<int64_t> values, const Shape& shape) {
-  return Tensor::from<int64_t>(values, shape);
+// Indices on the device of the inputs `x`.
+inline Tensor places(const Tensors& x, std::initializer_list<int64_t> values, const Shape& shape) {
+  return Tensor::from<int64_t>(values, shape).to(x[0].device());
 }
 
 inline void add_shapes(std::vector<Case>& all) {
@@ -60,49 +61,50 @@ inline void add_shapes(std::vector<Case>& all) {
       {block}, {{0, 4}}, {0});
   add("index_select",
       [](const Tensors& x) {
-        return exp(index_select(x[0], 1, places({2, 0, 2}, {3})));
+        return exp(index_select(x[0], 1, places(x, {2, 0, 2}, {3})));
       },
       {block}, {{0, 3}}, {0, 3});
   add("index_add",
       [](const Tensors& x) {
-        return exp(index_add({2, 4}, 1, places({2, 0, 2}, {3}), x[0]));
+        return exp(index_add({2, 4}, 1, places(x, {2, 0, 2}, {3}), x[0]));
       },
       {sample({2, 3})});
   add("gather",
       [](const Tensors& x) {
-        return exp(gather(x[0], 1, places({2, 0, 2, 1, 1, 1}, {2, 3})));
+        return exp(gather(x[0], 1, places(x, {2, 0, 2, 1, 1, 1}, {2, 3})));
       },
       {sample({3, 4})});
   add("scatter_add",
       [](const Tensors& x) {
-        return exp(scatter_add(x[0], 0, places({2, 0, 2, 1, 1, 1}, {2, 3}), x[1]));
+        return exp(scatter_add(x[0], 0, places(x, {2, 0, 2, 1, 1, 1}, {2, 3}), x[1]));
       },
       {sample({3, 4}), sample({2, 3}, -1, 1, 1)});
   add("scatter",
       [](const Tensors& x) {
-        return exp(scatter(x[0], 0, places({2, 0, 1, 1, 1, 0}, {2, 3}), x[1]));
+        return exp(scatter(x[0], 0, places(x, {2, 0, 1, 1, 1, 0}, {2, 3}), x[1]));
       },
       {sample({3, 4}), sample({2, 3}, -1, 1, 1)});
   add("masked_select",
       [](const Tensors& x) {
-        return exp(masked_select(x[0], Tensor::from<bool>({true, false, true}, {3, 1})));
+        return exp(
+            masked_select(x[0], Tensor::from<bool>({true, false, true}, {3, 1}).to(x[0].device())));
       },
       {sample({3, 5})}, {{3, 0}}, {0});
   add("nonzero", [](const Tensors& x) { return nonzero(gt(x[0], 0.2)); }, {sample({3, 5})},
       {{0, 5}}, {0, 2});
   add("one_hot",
-      [](const Tensors&) {
-        return one_hot(places({2, 0, 1, 3}, {2, 2}), 4);
+      [](const Tensors& x) {
+        return one_hot(places(x, {2, 0, 1, 3}, {2, 2}), 4);
       },
       {sample({1})});
   add("index",
       [](const Tensors& x) {
-        return exp(x[0].index({Slice(1), kNewAxis, kEllipsis, places({0, -1, 3}, {3})}));
+        return exp(x[0].index({Slice(1), kNewAxis, kEllipsis, places(x, {0, -1, 3}, {3})}));
       },
       {block}, {{1, 2, 4}}, {0, 1, 2, 3});
   add("index_pairs",
       [](const Tensors& x) {
-        return exp(x[0].index({places({2, 0, -1}, {3}), Slice(), places({1, 1, 4}, {3})}));
+        return exp(x[0].index({places(x, {2, 0, -1}, {3}), Slice(), places(x, {1, 1, 4}, {3})}));
       },
       {block}, {{3, 0, 5}}, {3, 0});
   add("index_mask", [](const Tensors& x) { return exp(x[0].index({gt(x[0].detach(), 0.3)})); },
@@ -115,13 +117,13 @@ inline void add_shapes(std::vector<Case>& all) {
       {block, sample({4, 1}, -1, 1, 1)});
   add("index_put_places",
       [](const Tensors& x) {
-        const Index at[] = {places({2, 0, 1}, {3}), places({1, 1, 3}, {3})};
+        const Index at[] = {places(x, {2, 0, 1}, {3}), places(x, {1, 1, 3}, {3})};
         return exp(index_put(x[0], at, x[1]));
       },
       {block, sample({3, 5}, -1, 1, 1)});
   add("index_put_accumulate",
       [](const Tensors& x) {
-        const Index at[] = {places({2, 0, 2}, {3}), places({1, 1, 1}, {3})};
+        const Index at[] = {places(x, {2, 0, 2}, {3}), places(x, {1, 1, 1}, {3})};
         return exp(index_put(x[0], at, x[1], true));
       },
       {block, sample({3, 5}, -1, 1, 1)});
