@@ -28,6 +28,7 @@ struct Memory {
   size_t limit = size_t{1} << 30;
   int open_device = -1;
   unsigned open_peers = 0;
+  std::vector<Allocation*> open;  // of devices
 };
 Memory& memory() {
   static auto* instance = new Memory;
@@ -45,15 +46,28 @@ bool edges_are_whole(const Allocation& a) {
   return whole(a.pages, a.base) && whole(a.base + a.bytes, a.pages + a.page_bytes);
 }
 
-// Opens an allocation to who runs on a device, or closes it: false where it is not whole any more.
-bool set_access(Allocation& a, int device, unsigned peers) {
-  const bool opens = a.kind != MemoryKind::kDevice ||
-                     (device >= 0 && (a.device == device || (peers >> a.device & 1) != 0));
-  if (opens == a.is_open) return true;
-  const bool whole = opens || edges_are_whole(a);
-  mprotect(a.pages, a.page_bytes, opens ? PROT_READ | PROT_WRITE : PROT_NONE);
-  a.is_open = opens;
-  return whole;
+// Whether who runs on the device that is open may touch an allocation, and it is closed.
+bool may_open(const Allocation& a) {
+  const Memory& m = memory();
+  return !a.is_open && m.open_device >= 0 &&
+         (a.device == m.open_device || (m.open_peers >> a.device & 1) != 0);
+}
+
+void open_pages(Allocation& a) {
+  mprotect(a.pages, a.page_bytes, PROT_READ | PROT_WRITE);
+  a.is_open = true;
+  memory().open.push_back(&a);
+}
+
+void close_pages(Allocation& a) {
+  mprotect(a.pages, a.page_bytes, PROT_NONE);
+  a.is_open = false;
+}
+
+Allocation* keep(const Allocation& a) {
+  Allocation& kept = memory().live[reinterpret_cast<uintptr_t>(a.base)] = a;
+  if (a.kind == MemoryKind::kDevice) close_pages(kept);
+  return &kept;
 }
 
 [[noreturn]] void throw_spoiled(int device, size_t bytes) {
@@ -73,10 +87,30 @@ char* map_apart(size_t bytes, int file, off_t offset) {
 }
 
 #if !defined(SIMT_TSAN) && !defined(__SANITIZE_ADDRESS__)
-// Says in CUDA's terms what a segmentation fault was about.
+constexpr bool kOpensWhatIsTouched = true;
+thread_local bool runs_device = false;
+
+// Opens what holds an address, where the thread may touch it.
+bool open_touched(const char* address) {
+  auto& live = memory().live;
+  const auto behind = live.upper_bound(reinterpret_cast<uintptr_t>(address));
+  for (auto it = behind == live.begin() ? behind : std::prev(behind); it != live.end(); ++it) {
+    Allocation& a = it->second;
+    if (address < a.pages) break;
+    if (address >= a.pages + a.page_bytes) continue;
+    if (!may_open(a)) break;
+    open_pages(a);
+    return true;
+  }
+  return false;
+}
+
+// Says in CUDA's terms what a segmentation fault was about, where it is no first touch: mprotect()
+// takes a microsecond or two, and few allocations are touched of all that may be.
 void on_fault(int number, siginfo_t* info, void*) {
-  signal(number, SIG_DFL);
   const auto* address = static_cast<const char*>(info->si_addr);
+  if (runs_device && open_touched(address)) return;
+  signal(number, SIG_DFL);
   const Allocation* a = find_memory(address);
   const std::string where = running();
   if (!where.empty()) {
@@ -95,6 +129,8 @@ void install_handler() {
   sigaction(SIGSEGV, &action, nullptr);
 }
 #else
+constexpr bool kOpensWhatIsTouched = false;  // the sanitizer handles faults
+bool runs_device = false;
 void install_handler() {}
 #endif
 
@@ -117,10 +153,8 @@ Allocation* allocate_memory(MemoryKind kind, int device, size_t bytes) {
   std::fill(base, base + bytes, '\xFF');
   poison(pages, page_bytes);
   unpoison(base, bytes);
-  Allocation a{kind, device, base, bytes, pages, page_bytes, file, false};
-  set_access(a, m.open_device, m.open_peers);
   if (on_device) m.in_use[device] += bytes;
-  return &(m.live[reinterpret_cast<uintptr_t>(base)] = a);
+  return keep({kind, device, base, bytes, pages, page_bytes, file, false});
 }
 
 bool free_memory(void* base, MemoryKind kind) {
@@ -132,6 +166,7 @@ bool free_memory(void* base, MemoryKind kind) {
   if (is_registered) return false;
   // A lock that is shared by those who have it mapped, and goes with their processes.
   const bool is_mapped = !a.imported && flock(a.file, LOCK_EX | LOCK_NB) != 0;
+  std::erase(m.open, &it->second);
   m.live.erase(it);
   unpoison(a.pages, a.page_bytes);
   if (kind == MemoryKind::kDevice && !a.imported) m.in_use[a.device] -= a.bytes;
@@ -192,9 +227,17 @@ void open_memory(int device, unsigned peers) {
   if (m.open_device == device && m.open_peers == peers) return;
   m.open_device = device;
   m.open_peers = peers;
+  runs_device = device >= 0;
   const Allocation* spoiled = nullptr;
-  for (auto& [base, a] : m.live) {
-    if (!set_access(a, device, peers)) spoiled = &a;
+  for (Allocation* a : m.open) {
+    if (!edges_are_whole(*a)) spoiled = a;
+    close_pages(*a);
+  }
+  m.open.clear();
+  if (!kOpensWhatIsTouched) {
+    for (auto& [base, a] : m.live) {
+      if (may_open(a)) open_pages(a);
+    }
   }
   if (spoiled != nullptr) throw_spoiled(spoiled->device, spoiled->bytes);
 }
@@ -242,12 +285,9 @@ void* import_memory(const cudaIpcMemHandle_t& handle, int device) {
     close(file);
     return nullptr;
   }
-  Allocation a{
-      MemoryKind::kDevice, device, pages + in.offset, in.bytes, pages, in.page_bytes, file, true};
-  Memory& m = memory();
-  set_access(a, m.open_device, m.open_peers);
-  m.live[reinterpret_cast<uintptr_t>(a.base)] = a;
-  return a.base;
+  return keep({MemoryKind::kDevice, device, pages + in.offset, in.bytes, pages, in.page_bytes, file,
+               true})
+      ->base;
 }
 
 }  // namespace simt

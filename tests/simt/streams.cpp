@@ -95,7 +95,9 @@ Progress run_head(CUstream_st& stream) {
   Op& op = stream.queue.front();
   void* host = current_context();
   if (stream.context == nullptr) stream.context = new_context();
-  open_memory(op.on_host ? -1 : stream.device, device.peers);
+  if (op.work || op.launch != nullptr) {
+    open_memory(op.on_host ? -1 : stream.device, device.peers);
+  }
   switch_context(stream.context);
   acquire(*op.token);
   Progress progress = Progress::kDone;
