@@ -11,6 +11,7 @@
 #include "devices.h"
 #include "lockstep/comm/communicator.h"
 #include "processes.h"
+#include "schedules.h"
 #include "simt/simt.h"
 
 namespace lockstep::comm {
@@ -106,7 +107,7 @@ TEST_P(CudaAlgorithm, OfNothingIsInSequence) {
 }
 
 TEST_P(CudaAlgorithm, IsInOrderWithTheCallersStream) {
-  for (int seed = 1; seed <= (kSanitized ? 3 : 10); ++seed) {
+  for (int seed = 1; seed <= kSchedules; ++seed) {
     simt::seed(static_cast<uint64_t>(seed));
     for (const auto& devices : {devices_of(2, 1), devices_of(4, 2)}) {
       on_threads(devices, GetParam(),
@@ -154,7 +155,7 @@ TEST_P(CudaAlgorithm, CollectivesFollowEachOtherWithoutAWaitOfTheHost) {
 // meanwhile but the hosts of the ranks that leave.
 TEST_P(CudaAlgorithm, RanksMayLeaveAsSoonAsTheirPartIsDone) {
   constexpr int64_t kCount = 1021;
-  for (int seed = 1; seed <= (kSanitized ? 5 : 20); ++seed) {
+  for (int seed = 1; seed <= kSchedules; ++seed) {
     simt::seed(static_cast<uint64_t>(seed));
     const int late = seed % 3;
     std::atomic<int> left{0};

@@ -8,6 +8,7 @@
 #include "device_checks.h"
 #include "devices.h"
 #include "lockstep/comm/communicator.h"
+#include "schedules.h"
 #include "simt/simt.h"
 
 namespace lockstep::comm {
@@ -105,8 +106,9 @@ TEST_P(CudaCollectives, BringEveryRankWhatIsIts) {
   on_ranks([&](Communicator& comm) {
     const Device device = comm.device();
     const int rank = comm.rank();
-    for (const int64_t count : {1, 129, 2051}) {
-      if (rank == 0) simt::seed(static_cast<uint64_t>(count));
+    for (int seed = 1; seed <= kSchedules; ++seed) {
+      const int64_t count = std::array{1, 129, 2051}[static_cast<size_t>(seed % 3)];
+      if (rank == 0) simt::seed(static_cast<uint64_t>(seed));
       const auto values = [&](const auto& of) {
         std::vector<int32_t> out;
         for (int r = 0; r < n; ++r) {
@@ -171,7 +173,7 @@ TEST_P(CudaCollectives, SendAndReceive) {
 }
 
 TEST_P(CudaCollectives, AreInOrderWithTheCallersStream) {
-  for (int seed = 1; seed <= (kSanitized ? 3 : 10); ++seed) {
+  for (int seed = 1; seed <= kSchedules; ++seed) {
     simt::seed(static_cast<uint64_t>(seed));
     on_ranks([](Communicator& comm) { check_order_with_the_callers_stream(comm, 4099); });
   }

@@ -10,6 +10,7 @@
 #include "lockstep/kernels/cuda/runtime.h"
 #include "lockstep/kernels/graph.h"
 #include "lockstep/kernels/memory.h"
+#include "schedules.h"
 #include "simt/simt.h"
 
 namespace lockstep::comm {
@@ -27,7 +28,7 @@ void fill_often(const std::shared_ptr<void>& x, const Stream& stream) {
 // A stream's work is not done when the block is let go, nor when its group has gone: CUDA must not
 // have the block before.
 TEST(SharedDeviceMemory, GoesBackToTheDeviceBehindAllItsUses) {
-  for (int seed = 1; seed <= (kSanitized ? 5 : 20); ++seed) {
+  for (int seed = 1; seed <= kSchedules; ++seed) {
     simt::seed(static_cast<uint64_t>(seed));
     const std::array<Stream, 2> sides = {Stream::create(kFirst), Stream::create(kFirst)};
     run_ranks(
@@ -47,7 +48,7 @@ TEST(SharedDeviceMemory, GoesBackToTheDeviceBehindAllItsUses) {
 
 // The next that has a block may use it on another stream.
 TEST(SharedDeviceMemory, IsGivenOutAgainBehindAllItsUses) {
-  for (int seed = 1; seed <= (kSanitized ? 5 : 20); ++seed) {
+  for (int seed = 1; seed <= kSchedules; ++seed) {
     simt::seed(static_cast<uint64_t>(seed));
     run_ranks(
         {kFirst},

@@ -100,42 +100,35 @@ TEST_P(CudaDataParallel, TrainsAsOnTheCpu) {
                                    SGDOptions{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01});
     });
   });
-  expect_as_on_cpu(
-      GetParam(), 1e-4,
-      [](const Group& group, Device device) {
-        return train(group, device, [](const Module& net) {
-          return std::make_unique<AdamW>(net.named_parameters(),
-                                         AdamWOptions{.lr = 0.01, .eps = 1e-3});
-        });
-      },
-      2);
+  expect_as_on_cpu(GetParam(), 1e-4, [](const Group& group, Device device) {
+    return train(group, device, [](const Module& net) {
+      return std::make_unique<AdamW>(net.named_parameters(), AdamWOptions{.lr = 0.01, .eps = 1e-3});
+    });
+  });
 }
 
 // Buckets are for each dtype; the fold is the CPU's, and so are its bits.
 TEST_P(CudaDataParallel, AveragesHaveTheBitsOfTheCpus) {
   const std::vector<DType> dtypes = {DType::kF32, DType::kBF16, DType::kF64, DType::kF16,
                                      DType::kF32};
-  expect_as_on_cpu(
-      GetParam(), 0,
-      [&](const Group& group, Device device) {
-        const auto net = std::make_shared<Scales>(device, dtypes, group->rank());
-        DataParallel model(net, group, {.reducer = kSmallBuckets});
-        Numbers out;
-        for (int step = 0; step < 4; ++step) {
-          const auto loss = [&](int salt) {
-            return model.call([&] { return net->loss(salt + group->rank(), {0, 1, 2, 3, 4}); });
-          };
-          if (step == 2) net->zero_grad();
-          {
-            const auto local = model.no_sync();
-            if (step != 1) loss(100 + step).backward();
-          }
-          loss(200 + step).backward();
-          for (const Tensor& p : net->p) append(out, p.grad());
-        }
-        return out;
-      },
-      4);
+  expect_as_on_cpu(GetParam(), 0, [&](const Group& group, Device device) {
+    const auto net = std::make_shared<Scales>(device, dtypes, group->rank());
+    DataParallel model(net, group, {.reducer = kSmallBuckets});
+    Numbers out;
+    for (int step = 0; step < 4; ++step) {
+      const auto loss = [&](int salt) {
+        return model.call([&] { return net->loss(salt + group->rank(), {0, 1, 2, 3, 4}); });
+      };
+      if (step == 2) net->zero_grad();
+      {
+        const auto local = model.no_sync();
+        if (step != 1) loss(100 + step).backward();
+      }
+      loss(200 + step).backward();
+      for (const Tensor& p : net->p) append(out, p.grad());
+    }
+    return out;
+  });
 }
 
 TEST_P(CudaDataParallel, ParametersThatSomeOrNoRankUsedAreAsOnTheCpu) {
@@ -227,7 +220,7 @@ TEST_P(CudaDataParallel, HooksAverageAsOnTheCpu) {
               },
               make());
         },
-        2);
+        kSchedules / 4);
   }
 }
 
@@ -292,8 +285,7 @@ TEST_P(CudaDataParallel, SecondDerivativesAreAsOnTheCpu) {
 
 // A whole step is put on the device while that stands still.
 TEST(CudaDataParallelOrder, AStepWaitsForNoDevice) {
-  for (int seed = 1; seed <= 3; ++seed) {
-    simt::seed(static_cast<uint64_t>(seed));
+  for (int k = 0; k < kSchedules; ++k) {
     run({{kFirst, kSecond}}, [&](const Group& group, Device device) {
       auto net = std::make_shared<Sequential>(make_net(kCpu), std::make_shared<BatchNorm1d>(5));
       convert_sync_batchnorm(net, group);

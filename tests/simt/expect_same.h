@@ -1,5 +1,8 @@
 #pragma once
 
+#include <gtest/gtest.h>
+
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
@@ -10,6 +13,7 @@
 #include "lockstep/kernels/cuda/runtime.h"
 #include "lockstep/kernels/launch.h"
 #include "lockstep/kernels/memory.h"
+#include "schedules.h"
 #include "simt/simt.h"
 
 // How a kernel on an emulated CUDA device is held to the CPU's.
@@ -51,7 +55,7 @@ using Views = std::vector<View>;
 
 // Runs `call` with views on the CPU and on the device, and compares arrays from `first_output` on:
 // within `steps` of the dtype, and what sums of `terms` numbers about 1 may differ by, which are
-// taken in f32 or f64.
+// taken in f32 or f64. Each call has schedules of its own, a test's first one kSchedules and more.
 inline void expect_same(const std::string& what, const std::vector<Array>& arrays,
                         size_t first_output, double steps,
                         const std::function<void(const Views&)>& call, int schedules = 1,
@@ -61,8 +65,13 @@ inline void expect_same(const std::string& what, const std::vector<Array>& array
     for (const Array& a : list) out.push_back(a.view);
     return out;
   };
-  for (int seed = 1; seed <= schedules; ++seed) {
-    simt::seed(static_cast<uint64_t>(seed));
+  static const ::testing::TestInfo* last_test = nullptr;
+  static uint64_t seed = 0;
+  const auto* this_test = ::testing::UnitTest::GetInstance()->current_test_info();
+  if (last_test != this_test) schedules = std::max(schedules, kSchedules);
+  last_test = this_test;
+  for (int run = 0; run < schedules; ++run) {
+    simt::seed(++seed);
     std::vector<Array> there;
     for (const Array& a : arrays) there.push_back(moved(a, kDevice));
     call(views(there));

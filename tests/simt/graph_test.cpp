@@ -107,7 +107,7 @@ void expect_the_bits_of_steps(const MakeOptimizer& make) {
       want.push_back(eager.state());
     }
   }
-  for (int seed = 1; seed <= 4; ++seed) {
+  for (int seed = 1; seed <= kSchedules; ++seed) {
     simt::seed(static_cast<uint64_t>(seed));
     Training training(make);
     training.take(0);
@@ -186,7 +186,7 @@ TEST_F(Graphs, AttentionDropsAnewAtEachReplay) {
       want.push_back(found());
     }
     EXPECT_NE(want[0], want[1]);
-    for (int seed = 1; seed <= 4; ++seed) {
+    for (int seed = 1; seed <= kSchedules; ++seed) {
       simt::seed(static_cast<uint64_t>(seed));
       for (Tensor* input : inputs) input->clear_grad();
       manual_seed(5);
@@ -217,7 +217,7 @@ TEST_F(Graphs, CaptureRunsNothing) {
 
 // What an op of the graph wrote is there until the next replay, whatever is taken meanwhile.
 TEST_F(Graphs, NobodyElseIsGivenAGraphsMemory) {
-  for (int seed = 1; seed <= 10; ++seed) {
+  for (int seed = 1; seed <= kSchedules; ++seed) {
     simt::seed(static_cast<uint64_t>(seed));
     const Tensor x = wave({1037}, seed).to(kFirst);
     Tensor y;
@@ -263,7 +263,7 @@ TEST_F(Graphs, MemoryIsOthersOnceTheGraphIsGone) {
 
 // Its memory of other streams than the one that it runs on, too.
 TEST_F(Graphs, MemoryIsOthersBehindTheLastReplay) {
-  for (int seed = 1; seed <= 10; ++seed) {
+  for (int seed = 1; seed <= kSchedules; ++seed) {
     simt::seed(static_cast<uint64_t>(seed));
     const Stream main = Stream::create(kFirst);
     const Stream side = Stream::create(kFirst);
@@ -301,7 +301,7 @@ TEST_F(Graphs, WhatIsLetGoInACaptureStays) {
 }
 
 TEST_F(Graphs, ForkedStreamsAreRightInEverySchedule) {
-  for (int seed = 1; seed <= 20; ++seed) {
+  for (int seed = 1; seed <= kSchedules; ++seed) {
     simt::seed(static_cast<uint64_t>(seed));
     const Stream main = Stream::create(kFirst);
     const Stream side = Stream::create(kFirst, StreamPriority::kHigh);

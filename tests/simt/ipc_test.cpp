@@ -14,6 +14,7 @@
 #include "lockstep/kernels/cuda/runtime.h"
 #include "lockstep/kernels/launch.h"
 #include "lockstep/kernels/memory.h"
+#include "schedules.h"
 #include "simt/simt.h"
 
 namespace lockstep {
@@ -65,7 +66,7 @@ TEST(Words, OrderStreamsOfTwoDevices) {
   const Page page;
   const auto words = cuda::register_words(page.get(), kPage, kDevice);
   ASSERT_TRUE(cuda::reach_peer(kSecond, kDevice));
-  for (int seed = 1; seed <= 20; ++seed) {
+  for (int seed = 1; seed <= kSchedules; ++seed) {
     simt::seed(static_cast<uint64_t>(seed));
     page[3].store(0);
     const Stream a = Stream::create(kDevice);

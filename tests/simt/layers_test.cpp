@@ -9,13 +9,13 @@
 #include "lockstep/nn/conv.h"
 #include "lockstep/nn/linear.h"
 #include "lockstep/nn/optim.h"
+#include "schedules.h"
 #include "simt/simt.h"
 
 namespace lockstep::nn {
 namespace {
 
 constexpr Device kDevice = {DeviceType::kCuda, 0};
-constexpr int kSchedules = 10;
 
 using Numbers = std::vector<double>;
 

@@ -18,8 +18,8 @@ namespace lockstep::nn {
 namespace {
 
 // Of each layer in each of four dtypes, and under autocast in each of two.
-constexpr int kSchedules = 5;
-constexpr int kAutocastSchedules = 10;
+constexpr int kModuleSchedules = kSchedules / 4;
+constexpr int kAutocastSchedules = kSchedules / 2;
 
 struct Layer {
   std::string name;
@@ -340,7 +340,7 @@ std::vector<Loss> losses() {
 TEST_P(CudaModules, LossesAreThoseOfTheCpu) {
   for (const Loss& loss : losses()) {
     for (const Reduction reduction : {Reduction::kNone, Reduction::kMean, Reduction::kSum}) {
-      expect_as_on_cpu(loss.name, GetParam(), kSchedules, [&](Device device) {
+      expect_as_on_cpu(loss.name, GetParam(), kModuleSchedules, [&](Device device) {
         Tensor x = wave({5, 4}, 2, {GetParam(), device}) * 0.4 + 0.5;
         x = x.detach().set_requires_grad();
         const Tensor y = loss.call(x, loss.target(device), reduction);

@@ -12,6 +12,7 @@
 #include "lockstep/comm/costs.h"
 #include "nccl_faults.h"
 #include "nccl_ranks.h"
+#include "schedules.h"
 
 namespace lockstep::comm {
 namespace {
@@ -146,9 +147,10 @@ void check_exchanges(Communicator& comm) {
   const int n = comm.size();
   const int rank = comm.rank();
   const Device device = comm.device();
-  for (const int64_t count : {1, 129, 2051}) {
-    SCOPED_TRACE(count);
-    if (rank == 0) simt::seed(static_cast<uint64_t>(count));
+  for (int seed = 1; seed <= kSchedules; ++seed) {
+    const int64_t count = std::array{1, 129, 2051}[static_cast<size_t>(seed % 3)];
+    SCOPED_TRACE(seed);
+    if (rank == 0) simt::seed(static_cast<uint64_t>(seed));
     // of(r, i) for i below lengths[r], of one rank after the other.
     const auto values = [&](const std::vector<int64_t>& lengths, const auto& of) {
       std::vector<int32_t> out;
@@ -256,7 +258,7 @@ TEST(NcclOfMachines, BringsEveryRankWhatIsIts) {
 TEST_P(NcclOfSeveral, SendsAndReceives) { on_ranks(check_send_and_receive); }
 
 TEST_P(Nccl, IsInOrderWithTheCallersStream) {
-  for (int seed = 1; seed <= (kSanitized ? 3 : 10); ++seed) {
+  for (int seed = 1; seed <= kSchedules; ++seed) {
     simt::seed(static_cast<uint64_t>(seed));
     on_ranks([](Communicator& comm) { check_order_with_the_callers_stream(comm, 1031); });
   }

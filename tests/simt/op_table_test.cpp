@@ -6,13 +6,13 @@
 #include <cmath>
 
 #include "../core/op_table_checks.h"
+#include "schedules.h"
 #include "simt/simt.h"
 
 namespace lockstep::op_table {
 namespace {
 
 constexpr Device kDevice = {DeviceType::kCuda, 0};
-constexpr int kSchedules = 20;
 
 class CudaOpTable : public ::testing::TestWithParam<DType> {};
 

@@ -38,7 +38,7 @@ TEST(CudaOptim, NormsAreTheCpus) {
     kept.push_back(moved(x, kDevice));
     there.push_back(kept.back().view);
   }
-  for (uint64_t seed = 1; seed <= 20; ++seed) {
+  for (uint64_t seed = 1; seed <= kSchedules; ++seed) {
     simt::seed(seed);
     const double want = kernels::L2NormSquared::cpu(here);
     EXPECT_NEAR(launch<kernels::L2NormSquared>(kDevice, there), want, 1e-13 * want);

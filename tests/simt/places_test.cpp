@@ -246,7 +246,7 @@ TEST(CudaSort, BlocksThatWorkTwice) {
       [](const Views& v) { launch<kernels::ArgSort>(v[0].device, v[0], v[1], 1, false); }, 3);
   const Array some =
       filled(empty(DType::kU8, {40001}), [](int64_t i) { return noise(i, 0, 1) < 0.4 ? 1 : 0; });
-  for (uint64_t seed = 1; seed <= 5; ++seed) {
+  for (uint64_t seed = 1; seed <= kSchedules; ++seed) {
     simt::seed(seed);
     EXPECT_EQ(launch<kernels::Nonzero>(kDevice, moved(some, kDevice).view),
               kernels::Nonzero::cpu(some.view));

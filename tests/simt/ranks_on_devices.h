@@ -13,6 +13,7 @@
 #include "lockstep/comm/communicator.h"
 #include "lockstep/core/autograd.h"
 #include "lockstep/core/ops.h"
+#include "schedules.h"
 #include "simt/simt.h"
 
 // Runs of ranks that are threads, each with a device: how those on emulated CUDA devices are held
@@ -40,9 +41,11 @@ inline const std::vector<Ranks> kAllRanks = {{{kFirst}},
                                              {{kSecond, kFirst, kSecond, kFirst}},
                                              {{kFirst, kSecond, kFirst}, "thread"}};
 
-// What each rank found.
+// What each rank found, in a schedule that no run before had.
 inline std::vector<Numbers> run(const Ranks& ranks,
                                 const std::function<Numbers(const Group&, Device)>& fn) {
+  static uint64_t seed = 0;
+  simt::seed(++seed);
   std::vector<Numbers> found(ranks.devices.size());
   comm::Options options;
   options.transport = ranks.transport;
@@ -66,10 +69,9 @@ inline std::vector<Numbers> run_on_cpu(const Ranks& ranks,
 // Holds each rank's numbers to those of the same run on the CPU, under some schedules. 0: bits.
 inline void expect_as_on_cpu(const Ranks& ranks, double tolerance,
                              const std::function<Numbers(const Group&, Device)>& fn,
-                             int schedules = 3) {
+                             int schedules = kSchedules) {
   const std::vector<Numbers> want = run_on_cpu(ranks, fn);
-  for (int seed = 1; seed <= schedules; ++seed) {
-    simt::seed(static_cast<uint64_t>(seed));
+  for (int k = 1; k <= schedules; ++k) {
     const std::vector<Numbers> got = run(ranks, fn);
     for (size_t r = 0; r < want.size(); ++r) {
       ASSERT_EQ(got[r].size(), want[r].size());
@@ -77,7 +79,7 @@ inline void expect_as_on_cpu(const Ranks& ranks, double tolerance,
         const double w = want[r][i];
         const bool same = got[r][i] == w || (std::isnan(got[r][i]) && std::isnan(w)) ||
                           std::abs(got[r][i] - w) <= tolerance * (1 + std::abs(w));
-        ASSERT_TRUE(same) << "rank " << r << ", number " << i << ", schedule " << seed << ": got "
+        ASSERT_TRUE(same) << "rank " << r << ", number " << i << ", schedule " << k << ": got "
                           << got[r][i] << ", want " << w;
       }
     }

@@ -22,6 +22,7 @@
 #include "lockstep/kernels/memory.h"
 #include "lockstep/kernels/stream.h"
 #include "lockstep/kernels/transfer.h"
+#include "schedules.h"
 #include "simt/simt.h"
 
 #if defined(__SANITIZE_THREAD__)
@@ -40,7 +41,6 @@ constexpr bool kTsan = true;
 #else
 constexpr bool kTsan = false;
 #endif
-constexpr int kSchedules = 20;
 constexpr int64_t kCount = 1037;
 constexpr Device kDevice = {DeviceType::kCuda, 0};
 

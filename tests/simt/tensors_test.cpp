@@ -8,6 +8,7 @@
 #include "lockstep/core/ops.h"
 #include "lockstep/kernels/launch.h"
 #include "lockstep/kernels/memory.h"
+#include "schedules.h"
 #include "simt/simt.h"
 
 namespace lockstep {
@@ -60,7 +61,7 @@ TEST(CudaTensors, TrainTheSameAsOnTheCpu) {
     return out;
   };
   const std::vector<float> want = loss_and_gradient(kCpu);
-  for (int seed = 1; seed <= 20; ++seed) {
+  for (int seed = 1; seed <= kSchedules; ++seed) {
     simt::seed(static_cast<uint64_t>(seed));
     const std::vector<float> got = loss_and_gradient(kDevice);
     for (size_t i = 0; i < want.size(); ++i) {

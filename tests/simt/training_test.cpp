@@ -108,7 +108,7 @@ TEST_P(CudaShards, TrainAsOnTheCpu) {
           for (const auto& [name, tensor] : train(group, device, rule, way)) append(out, tensor);
           return out;
         },
-        2);
+        kSchedules / 4);
   }
 }
 
@@ -189,7 +189,7 @@ Numbers move_and_train(const std::vector<Device>& places) {
 
 TEST(CudaTraining, AModuleMovesBetweenStepsAndItsOptimiserFollows) {
   const Numbers want = move_and_train({kCpu, kCpu, kCpu, kCpu, kCpu});
-  for (int seed = 1; seed <= 5; ++seed) {
+  for (int seed = 1; seed <= kSchedules; ++seed) {
     simt::seed(static_cast<uint64_t>(seed));
     for (const std::vector<Device>& places :
          {std::vector<Device>{kCpu, kFirst, kFirst, kSecond, kCpu},
@@ -245,7 +245,7 @@ TEST(CudaTraining, PinnedBatchesGoToADeviceWithoutAWait) {
   const Tensor targets = Tensor::arange(23);
   const auto dataset = std::make_shared<TensorDataset>(inputs, targets);
   for (int workers : {0, 2}) {
-    for (int seed = 1; seed <= 5; ++seed) {
+    for (int seed = 1; seed <= kSchedules; ++seed) {
       simt::seed(static_cast<uint64_t>(seed));
       DataLoader loader(dataset, std::make_shared<SequentialSampler>(23),
                         {.batch_size = 4, .workers = workers, .pin_memory = true});
