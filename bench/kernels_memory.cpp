@@ -3,15 +3,12 @@
 
 #include <benchmark/benchmark.h>
 
-#include <functional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "kernels_limits.h"
+#include "kernels_work.h"
 #include "lockstep/core/autograd.h"
-#include "lockstep/core/ops.h"
-#include "lockstep/core/random.h"
 #include "lockstep/kernels/launch.h"
 #include "lockstep/kernels/optim.h"
 
@@ -21,49 +18,10 @@ namespace {
 using kernels::AdamEntry;
 using kernels::SgdEntry;
 
-constexpr int64_t kSide = 4096;
-constexpr int64_t kCount = kSide * kSide;  // of f32, 64 MiB
-constexpr int64_t kSize = kCount * 4;
-
-// What one iteration runs, and the bytes that it has to move.
-struct Work {
-  int64_t bytes;
-  std::function<void()> run;
-};
-
-struct Goal {
-  double (*limit)();
-  double fraction;  // 0: none is set
-};
-constexpr Goal kCopy = {&copy_limit, 0.9};
-constexpr Goal kRead = {&read_limit, 0.9};
-constexpr Goal kCopyWithMath = {&copy_limit, 0.8};
-constexpr Goal kReadWithMath = {&read_limit, 0.8};
-constexpr Goal kStep = {&copy_limit, 0.85};
-constexpr Goal kNone = {&copy_limit, 0};
-
-void add(const std::string& name, Goal goal, std::function<Work()> make) {
-  benchmark::RegisterBenchmark(name.c_str(),
-                               [goal, make](benchmark::State& state) {
-                                 const double limit = goal.limit();
-                                 const Work work = make();
-                                 work.run();
-                                 measure(state, work.run);
-                                 report_bytes(state, work.bytes, limit, goal.fraction);
-                               })
-      ->UseRealTime()
-      ->Unit(benchmark::kMillisecond);
-}
-
-// Between 0.5 and 1.5.
-Tensor numbers(const Shape& shape) { return (rand(shape) + 0.5).to(device()); }
-
-Tensor places(int64_t end, const Shape& shape) { return randint(0, end, shape).to(device()); }
-
 template <class F>
 void add_unary(const std::string& name, Goal goal, int64_t bytes, const F& f,
                const Shape& shape = {kSide, kSide}) {
-  add(name, goal, [=] {
+  add_work(name, goal, [=] {
     const Tensor x = numbers(shape);
     return Work{bytes, [=] { benchmark::DoNotOptimize(f(x)); }};
   });
@@ -76,16 +34,16 @@ void add_elementwise() {
   add_unary("elementwise/gelu", kCopy, 2 * kSize, [](const Tensor& x) { return gelu(x); });
   add_unary("elementwise/to_bf16", kCopy, kSize + kSize / 2,
             [](const Tensor& x) { return x.to(DType::kBF16); });
-  add("elementwise/add", kCopy, [] {
+  add_work("elementwise/add", kCopy, [] {
     const Tensor a = numbers({kSide, kSide}), b = numbers({kSide, kSide});
     return Work{3 * kSize, [=] { benchmark::DoNotOptimize(a + b); }};
   });
-  add("elementwise/add_in_place", kCopy, [] {
+  add_work("elementwise/add_in_place", kCopy, [] {
     Tensor a = numbers({kSide, kSide});
     const Tensor b = numbers({kSide, kSide});
     return Work{3 * kSize, [=]() mutable { a.add_(b); }};
   });
-  add("elementwise/add_bias", kCopy, [] {
+  add_work("elementwise/add_bias", kCopy, [] {
     const Tensor x = numbers({kSide, kSide}), bias = numbers({kSide});
     return Work{2 * kSize, [=] { benchmark::DoNotOptimize(x + bias); }};
   });
@@ -119,12 +77,12 @@ void add_normalisations() {
             [](const Tensor& x) { return log_softmax(x, 1); });
   add_unary("norm/layer_norm", kCopyWithMath, 2 * kSize,
             [](const Tensor& x) { return layer_norm(x, {kSide}); });
-  add("norm/cross_entropy", kReadWithMath, [] {
+  add_work("norm/cross_entropy", kReadWithMath, [] {
     const Tensor x = numbers({kSide, kSide});
     const Tensor target = places(kSide, {kSide});
     return Work{kSize, [=] { benchmark::DoNotOptimize(cross_entropy(x, target)); }};
   });
-  add("norm/cross_entropy_of_10", kReadWithMath, [] {
+  add_work("norm/cross_entropy_of_10", kReadWithMath, [] {
     const int64_t rows = kCount / 16;
     const Tensor x = numbers({rows, 10});
     const Tensor target = places(10, {rows});
@@ -142,14 +100,14 @@ void add_copies() {
             {32, 512, 16, 64});
   add_unary("copy/channels_last", kCopy, 2 * kSize,
             [](const Tensor& x) { return x.channels_last(); }, {64, 64, 64, 64});
-  add("copy/cat", kCopy, [] {
+  add_work("copy/cat", kCopy, [] {
     const Tensor a = numbers({kSide / 2, kSide}), b = numbers({kSide / 2, kSide});
     return Work{2 * kSize, [=] {
                   const Tensor parts[] = {a, b};
                   benchmark::DoNotOptimize(cat(parts, 0));
                 }};
   });
-  add("copy/cat_columns", kCopy, [] {
+  add_work("copy/cat_columns", kCopy, [] {
     const Tensor a = numbers({kSide, kSide / 2}), b = numbers({kSide, kSide / 2});
     return Work{2 * kSize, [=] {
                   const Tensor parts[] = {a, b};
@@ -176,26 +134,26 @@ void add_copies() {
 void add_indexing() {
   for (const int64_t dim : {0, 1}) {
     const std::string along = dim == 0 ? "_rows" : "_columns";
-    add("index/index_select" + along, kCopy, [=] {
+    add_work("index/index_select" + along, kCopy, [=] {
       const Tensor x = numbers({kSide, kSide}), index = places(kSide, {kSide});
       return Work{2 * kSize, [=] { benchmark::DoNotOptimize(index_select(x, dim, index)); }};
     });
-    add("index/index_add" + along, kCopy, [=] {
+    add_work("index/index_add" + along, kCopy, [=] {
       const Tensor x = numbers({kSide, kSide}), index = places(kSide, {kSide});
       return Work{3 * kSize, [=] {
                     benchmark::DoNotOptimize(index_add({kSide, kSide}, dim, index, x));
                   }};
     });
-    add("index/gather" + along, kNone, [=] {
+    add_work("index/gather" + along, kNone, [=] {
       const Tensor x = numbers({kSide, kSide}), index = places(kSide, {kSide, kSide});
       return Work{4 * kSize, [=] { benchmark::DoNotOptimize(gather(x, dim, index)); }};
     });
-    add("index/scatter_add" + along, kNone, [=] {
+    add_work("index/scatter_add" + along, kNone, [=] {
       const Tensor x = numbers({kSide, kSide}), index = places(kSide, {kSide, kSide});
       return Work{6 * kSize, [=] { benchmark::DoNotOptimize(scatter_add(x, dim, index, x)); }};
     });
   }
-  add("index/embedding_backward", kCopy, [] {
+  add_work("index/embedding_backward", kCopy, [] {
     const Tensor weight = numbers({8192, 512}).set_requires_grad();
     const Tensor index = places(8192, {kCount / 512});
     const Tensor y = embedding(weight, index);
@@ -215,7 +173,7 @@ void add_steps() {
     return list;
   };
   constexpr int64_t kBytes = kSize / 4;
-  add("optim/sgd_momentum", kStep, [=] {
+  add_work("optim/sgd_momentum", kStep, [=] {
     const auto t = tensors(3);
     return Work{5 * kBytes, [=] {
                   const SgdEntry entry = {t[0].view(), t[1].view(), t[2].view(), true};
@@ -223,7 +181,7 @@ void add_steps() {
                                            kernels::SgdOptions{.lr = 1e-6, .momentum = 0.5});
                 }};
   });
-  add("optim/adamw", kStep, [=] {
+  add_work("optim/adamw", kStep, [=] {
     const auto t = tensors(4);
     return Work{7 * kBytes, [=] {
                   const AdamEntry entry = {t[0].view(), t[1].view(), t[2].view(), t[3].view(), 9};
