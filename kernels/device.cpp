@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "lockstep/kernels/error.h"
 #include "lockstep/kernels/launch.h"
 
@@ -49,22 +50,18 @@ void require_device(Device device, std::string_view op) {
                            count, " CUDA devices", kWhere, "; or use device cpu"));
 }
 
-namespace {
-
-// "lockstep::kernels::Softmax".
-std::string demangled(const char* mangled) {
+std::string kernel_name(const char* mangled) {
   int status = 0;
   char* name = abi::__cxa_demangle(mangled, nullptr, nullptr, &status);
   std::string out = status == 0 ? name : mangled;
   std::free(name);
-  return out;
+  return absl::StrReplaceAll(
+      out, {{"lockstep::kernels::", ""}, {"lockstep::", ""}, {"(anonymous namespace)::", ""}});
 }
-
-}  // namespace
 
 void throw_no_kernel(Device device, const char* mangled) {
   throw Error(ErrorCode::kDevice, "launch",
-              absl::StrCat("want a kernel for ", device.name(), ", but ", demangled(mangled),
+              absl::StrCat("want a kernel for ", device.name(), ", but ", kernel_name(mangled),
                            " runs on cpu alone; move its operands with to(kCpu)"));
 }
 

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "lockstep/kernels/cuda/library.cuh"
+#include "lockstep/kernels/cuda/runtime.h"
 
 // cuBLASLt's functions and types, for blas.cu, and for bench_kernels, which measures the library
 // alone.
@@ -38,10 +39,12 @@ const BlasFunctions& blas();
 inline void require(cublasStatus_t status, std::string_view call,
                     std::source_location where = std::source_location::current()) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
+  const bool is_late =
+      status == CUBLAS_STATUS_EXECUTION_FAILED || status == CUBLAS_STATUS_INTERNAL_ERROR;
   throw Error(status == CUBLAS_STATUS_ALLOC_FAILED ? ErrorCode::kOutOfMemory : ErrorCode::kDevice,
               "matmul",
               str_cat(blas().cublasLtGetStatusName(status), " (",
-                      blas().cublasLtGetStatusString(status), ") from ", call),
+                      blas().cublasLtGetStatusString(status), ") from ", call, failed_in(is_late)),
               where);
 }
 #define LOCKSTEP_BLAS_CHECK(call) ::lockstep::cuda::require(::lockstep::cuda::blas().call, #call)

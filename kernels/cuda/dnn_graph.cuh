@@ -24,10 +24,13 @@ inline thread_local std::string_view current_op;
 inline void require(cudnnStatus_t status, std::string_view call,
                     std::source_location where = std::source_location::current()) {
   if (status == CUDNN_STATUS_SUCCESS) return;
+  const int kind = CUDNN_STATUS_CATEGORY(static_cast<int>(status));
+  const bool is_late = kind == CUDNN_STATUS_EXECUTION_FAILED || kind == CUDNN_STATUS_INTERNAL_ERROR;
   char why[512] = "";
   cudnnGetLastErrorString(why, sizeof why);
   throw Error(ErrorCode::kDevice, current_op,
-              str_cat(cudnnGetErrorString(status), " from ", call, *why == '\0' ? "" : ": ", why),
+              str_cat(cudnnGetErrorString(status), " from ", call, *why == '\0' ? "" : ": ", why,
+                      failed_in(is_late)),
               where);
 }
 #define LOCKSTEP_DNN_CHECK(call) ::lockstep::cuda::require((call), #call)

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "lockstep/kernels/cuda/launch.cuh"
+#include "lockstep/kernels/cuda/runtime.h"
 #include "lockstep/kernels/error.h"
 #include "lockstep/kernels/text.h"
 
@@ -30,7 +31,8 @@ Function driver_function(const char* name) {
 inline void check_driver(CUresult result, std::string_view call) {
   if (result == CUDA_SUCCESS) return;
   throw Error(ErrorCode::kDevice, "cuda",
-              str_cat("error ", static_cast<int>(result), " of CUDA's driver from ", call));
+              str_cat("error ", static_cast<int>(result), " of CUDA's driver from ", call,
+                      failed_in(may_be_late(result))));
 }
 
 }  // namespace lockstep::cuda

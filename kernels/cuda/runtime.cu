@@ -1,6 +1,7 @@
 // Devices, streams and events, memory and copies.
 #include "lockstep/kernels/cuda/runtime.h"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdlib>
@@ -12,6 +13,7 @@
 #include "lockstep/kernels/cuda/launch.cuh"
 #include "lockstep/kernels/error.h"
 #include "lockstep/kernels/graph.h"
+#include "lockstep/kernels/launch.h"
 #include "lockstep/kernels/text.h"
 
 namespace lockstep::cuda {
@@ -41,13 +43,41 @@ bool is_done(cudaError_t error, std::string_view call) {
 
 }  // namespace
 
+bool may_be_late(int error) {
+  constexpr std::array kLate = {
+      214,  // ECCUncorrectable
+      220,  // NvlinkUncorrectable
+      700,  // IllegalAddress
+      702,  // LaunchTimeout
+      710,  // Assert
+      714,  // HardwareStackError
+      715,  // IllegalInstruction
+      716,  // MisalignedAddress
+      717,  // InvalidAddressSpace
+      718,  // InvalidPc
+      719,  // LaunchFailure
+      721,  // TensorMemoryLeak
+  };
+  return std::find(kLate.begin(), kLate.end(), error) != kLate.end();
+}
+
+std::string failed_in(bool may_be_late) {
+  const char* mangled = NamedKernel::current();
+  const std::string name = mangled == nullptr ? "" : kernel_name(mangled);
+  if (!may_be_late) return name.empty() ? "" : str_cat(", in ", name);
+  return str_cat(name.empty() ? "" : str_cat(", seen in ", name),
+                 "; work that was put on the device earlier may have caused it: with "
+                 "CUDA_LAUNCH_BLOCKING=1 the kernel that did is named");
+}
+
 void check(cudaError_t error, std::string_view call, std::source_location where) {
   if (error == cudaSuccess) return;
   cudaGetLastError();  // one that does not stick is reported once
   const std::string_view name = cudaGetErrorName(error);
   const std::string_view meaning = cudaGetErrorString(error);
   throw Error(error == cudaErrorMemoryAllocation ? ErrorCode::kOutOfMemory : ErrorCode::kDevice,
-              "cuda", str_cat(name, " (", meaning, ") from ", call), where);
+              "cuda", str_cat(name, " (", meaning, ") from ", call, failed_in(may_be_late(error))),
+              where);
 }
 
 cudaStream_t stream() { return current_stream({DeviceType::kCuda, current_device()}).handle(); }

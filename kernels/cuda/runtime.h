@@ -2,14 +2,40 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "lockstep/kernels/device.h"
 #include "lockstep/kernels/stream.h"
 
 // What the rest of the library asks of CUDA, without CUDA's headers. Defined where a build has CUDA
 // (LOCKSTEP_WITH_CUDA). All of it is thread-safe and throws Error(kDevice) that names CUDA's call
-// and error unless said.
+// and error, and the kernel that it was for where there is one, unless said.
 namespace lockstep::cuda {
+
+// Tells the messages of errors, while it lives, for which kernel the calling thread calls CUDA.
+class NamedKernel {
+ public:
+  // `mangled`: the name of the kernel's type, which stays.
+  explicit NamedKernel(const char* mangled) : outer_(std::exchange(current_, mangled)) {}
+  ~NamedKernel() { current_ = outer_; }
+  NamedKernel(const NamedKernel&) = delete;
+  NamedKernel& operator=(const NamedKernel&) = delete;
+
+  // Null outside of kernels.
+  static const char* current() { return current_; }
+
+ private:
+  static inline constinit thread_local const char* current_ = nullptr;
+  const char* outer_;
+};
+
+// The end of a message about a failed call: ", in Softmax", or nothing outside of kernels. A device
+// `may_be_late` to tell of the failure, at a call that has nothing to do with it: then it says so,
+// and what to do.
+std::string failed_in(bool may_be_late);
+// Whether an error, by its number, which CUDA's runtime and driver share, is of that kind.
+bool may_be_late(int error);
 
 // Devices that this driver shows; 0 without a driver. Does not throw.
 int device_count();

@@ -282,10 +282,11 @@ void StreamAllocator::throw_out_of_memory(size_t size) {
     const MemoryInfo info = memory_info(source_.device);
     there = str_cat("it has ", info.free, " free of ", info.total);
   }
-  throw Error(ErrorCode::kOutOfMemory, "allocate",
-              str_cat("want ", size, " bytes on ", source_.device.name(), ", but ", there, "; ",
-                      stats_.in_use, " bytes are in use here by ", live_.size(), " blocks", blocks,
-                      "; what else is taken is CUDA's own or other processes'"));
+  throw Error(
+      ErrorCode::kOutOfMemory, "allocate",
+      str_cat("want ", size, " bytes on ", source_.device.name(), failed_in(false), ", but ", there,
+              "; ", stats_.in_use, " bytes are in use here by ", live_.size(), " blocks", blocks,
+              "; what else is taken is CUDA's own or other processes'"));
 }
 
 }  // namespace lockstep::cuda

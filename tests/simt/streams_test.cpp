@@ -35,6 +35,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 #if defined(__SANITIZE_THREAD__)
 constexpr bool kTsan = true;
@@ -216,12 +217,45 @@ TEST_F(Streams, TellAFaultToWhoeverAsks) {
     beyond.data = &beyond;  // the host's own memory
     EXPECT_THAT(
         message_of(ErrorCode::kDevice, [&] { launch<kernels::Fill>(kDevice, beyond, 1.0); }),
-        HasSubstr("cudaErrorIllegalAddress"));
+        AllOf(HasSubstr("cudaErrorIllegalAddress"), HasSubstr("from cudaLaunchKernelEx("),
+              HasSubstr(", seen in Fill; work"), HasSubstr("CUDA_LAUNCH_BLOCKING=1")));
   }
+  EXPECT_THAT(message_of(ErrorCode::kDevice, [&] { launch<kernels::Fill>(kDevice, view(x), 1.0); }),
+              HasSubstr(", seen in Fill; work"));
   EXPECT_THAT(message_of(ErrorCode::kDevice, [&] { side.synchronize(); }),
-              HasSubstr("cudaStreamSynchronize"));
+              AllOf(HasSubstr("cudaStreamSynchronize"), HasSubstr("CUDA_LAUNCH_BLOCKING=1"),
+                    Not(HasSubstr("seen in"))));
   EXPECT_THAT(message_of(ErrorCode::kDevice, [&] { side.record(); }), HasSubstr("cuda"));
   EXPECT_THAT(simt::take_report(), HasSubstr("the host's"));
+}
+
+void ask_for_no_device() { cuda::reach_peer(kDevice, {DeviceType::kCuda, 99}); }
+
+struct AsksForNoDevice {
+  static void cpu() {}
+  static void cuda() { ask_for_no_device(); }
+};
+struct WantsMemory {
+  static void cpu() {}
+  static void cuda() { allocate(size_t{1} << 46, kDevice); }
+};
+struct WantsMemoryAndAsks {
+  static void cpu() {}
+  static void cuda() {
+    EXPECT_THAT(message_of(ErrorCode::kOutOfMemory, [] { launch<WantsMemory>(kDevice); }),
+                HasSubstr("on cuda:0, in WantsMemory, but"));
+    ask_for_no_device();
+  }
+};
+
+TEST_F(Streams, ErrorsNameTheKernelThatTheyMet) {
+  const auto met = [](auto call) { return message_of(ErrorCode::kDevice, call); };
+  EXPECT_THAT(met([] { launch<AsksForNoDevice>(kDevice); }),
+              AllOf(HasSubstr("cudaErrorInvalidDevice"), HasSubstr(", in AsksForNoDevice"),
+                    Not(HasSubstr("earlier"))));
+  EXPECT_THAT(met([] { launch<WantsMemoryAndAsks>(kDevice); }),
+              HasSubstr(", in WantsMemoryAndAsks"));
+  EXPECT_THAT(met(ask_for_no_device), Not(HasSubstr(", in ")));
 }
 
 // y is copied from x on a side stream; x is let go at once, and another block of its size filled.
