@@ -6,7 +6,8 @@
 
 namespace lockstep::kernels {
 
-// Steps of optimisers over lists of tensors, each in one pass over memory. The views of one entry
+// Steps of optimisers over lists of tensors, each in one pass over memory; at the end, norms and
+// changes of such lists. The views of one entry
 // have one floating dtype, shape and strides, and are dense in memory (no gaps, any order of the
 // dimensions); 16-bit entries are computed in f32. Scalars are computed in double and rounded to
 // the dtype once. Throws Error(kInvalidArgument) for views that are not dense or alike.
@@ -125,6 +126,27 @@ struct AdagradStep {
 struct L2NormSquared {
   static double cpu(std::span<const View> views);
   static double cuda(std::span<const View> views);
+};
+
+// The same lists, changed in place: no element of memory may come twice. Factors and limits are
+// rounded to a view's dtype, then its elements are computed in it, 16-bit ones in f32.
+
+// x *= factor.
+struct ScaleAll {
+  static void cpu(std::span<const View> views, double factor);
+  static void cuda(std::span<const View> views, double factor);
+};
+
+// ScaleAll, and L2NormSquared of what comes out, while memory is gone over once.
+struct ScaleAllNormSquared {
+  static double cpu(std::span<const View> views, double factor);
+  static double cuda(std::span<const View> views, double factor);
+};
+
+// x = low where x < low, high where x > high.
+struct ClampAll {
+  static void cpu(std::span<const View> views, double low, double high);
+  static void cuda(std::span<const View> views, double low, double high);
 };
 
 // What both devices refuse.

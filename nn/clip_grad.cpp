@@ -1,9 +1,6 @@
-#include <algorithm>
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "lockstep/core/autograd.h"
-#include "lockstep/core/ops/elementwise.h"
 #include "lockstep/nn/grad_norm.h"
 #include "lockstep/nn/optim.h"
 
@@ -23,23 +20,19 @@ std::vector<Tensor> gradients_of(const std::vector<Tensor>& parameters) {
 double clip_grad_norm_(const std::vector<Tensor>& parameters, double max_norm) {
   check(max_norm >= 0, "clip_grad_norm_",
         [&] { return absl::StrCat("want a max_norm of 0 and more, got ", max_norm); });
-  NoGrad no_grad;
-  std::vector<Tensor> gradients = gradients_of(parameters);
+  const std::vector<Tensor> gradients = gradients_of(parameters);
   const double norm = std::sqrt(squared_norm(gradients));
   // Written so that a norm that is NaN scales too.
   const double factor = max_norm / (norm + 1e-6);
   if (factor >= 1) return norm;
-  for (Tensor& gradient : gradients) gradient.mul_(factor);
+  scale_all("clip_grad_norm_", gradients, factor);
   return norm;
 }
 
 void clip_grad_value_(const std::vector<Tensor>& parameters, double max_value) {
   check(max_value >= 0, "clip_grad_value_",
         [&] { return absl::StrCat("want a max_value of 0 and more, got ", max_value); });
-  NoGrad no_grad;
-  for (Tensor& gradient : gradients_of(parameters)) {
-    gradient.copy_(clamp(gradient, -max_value, max_value));
-  }
+  clamp_all("clip_grad_value_", gradients_of(parameters), -max_value, max_value);
 }
 
 }  // namespace lockstep::nn

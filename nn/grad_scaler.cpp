@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "lockstep/core/autograd.h"
 #include "lockstep/core/ops/elementwise.h"
 #include "lockstep/nn/grad_norm.h"
 
@@ -35,14 +34,12 @@ Tensor GradScaler::scale(const Tensor& loss) const { return loss * scale_; }
 void GradScaler::unscale(Optimizer& optimizer) {
   check(find(optimizer) == nullptr, "GradScaler",
         "the optimiser's gradients were divided by the scale already since the last update()");
-  const NoGrad no_grad;
   std::vector<Tensor> gradients;
   for (auto& [name, parameter] : optimizer.named_parameters()) {
     if (!parameter.has_grad()) continue;
     gradients.push_back(parameter.grad());
-    gradients.back().mul_(1 / scale_);
   }
-  Seen seen{&optimizer, std::isfinite(squared_norm(gradients))};
+  Seen seen{&optimizer, std::isfinite(scale_all_norm_squared("GradScaler", gradients, 1 / scale_))};
   seen.finite = optimizer.agree(seen.finite);
   if (options_.group != nullptr) {
     int64_t all = seen.finite ? 1 : 0;

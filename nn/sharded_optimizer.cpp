@@ -430,11 +430,11 @@ double ShardedOptimizer::clip_grad_norm(double max_norm) {
   const double norm = std::sqrt(squares);
   const double factor = max_norm / (norm + 1e-6);
   if (factor >= 1) return norm;
+  std::vector<Tensor> all;
   for (const auto& [name, parameter] : named_parameters()) {
-    if (!parameter.has_grad()) continue;
-    Tensor gradient = parameter.grad();
-    gradient.mul_(factor);
+    if (parameter.has_grad()) all.push_back(parameter.grad());
   }
+  scale_all("clip_grad_norm", all, factor);
   return norm;
 }
 

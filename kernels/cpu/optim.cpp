@@ -70,55 +70,6 @@ void adam(const AdamEntry& e, const AdamOptions& o) {
       });
 }
 
-// The sum of the squares of n elements at a stride, in the order of memory: the rows of lane_sum
-// would take twice the time here, where nothing is in the cache yet.
-template <class T>
-LOCKSTEP_INLINE double squares(const T* x, int64_t stride, int64_t n) {
-  constexpr int64_t kParts = 32;
-  double part[kParts] = {};
-  const auto square = [](T v) LOCKSTEP_INLINE_LAMBDA {
-    const auto wide = static_cast<double>(static_cast<Lane<T>>(v));
-    return wide * wide;
-  };
-  int64_t i = 0;
-  if (stride == 1) {
-    for (; i + kParts <= n; i += kParts) {
-#pragma omp simd
-      for (int64_t k = 0; k < kParts; ++k) part[k] += square(x[i + k]);
-    }
-  }
-  for (; i < n; ++i) part[i % kParts] += square(x[i * stride]);
-  for (int64_t half = kParts / 2; half > 0; half /= 2) {
-    for (int64_t k = 0; k < half; ++k) part[k] += part[k + half];
-  }
-  return part[0];
-}
-
-// Sums the squares of one view, chunk by chunk in a fixed order.
-template <class T>
-double sum_of_squares(const View& x) {
-  const int64_t total = x.numel();
-  const Walk walk(x, memory_order(x));
-  const T* data = x.as<T>();
-  const int64_t stride = walk.inner_stride();
-  const int64_t chunks = (total + kOptimGrain - 1) / kOptimGrain;
-  std::vector<double> partial(static_cast<size_t>(chunks));
-  double* sums = partial.data();
-  parallel_for(chunks, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t k = begin; k < end; ++k) {
-      for_each_run(walk, k * kOptimGrain, std::min(kOptimGrain, total - k * kOptimGrain),
-                   [&](int64_t at, int64_t length) {
-                     simd_dispatch([&]() LOCKSTEP_INLINE_LAMBDA {
-                       sums[k] += squares(data + at, stride, length);
-                     });
-                   });
-    }
-  });
-  double sum = 0;
-  for (double s : partial) sum += s;
-  return sum;
-}
-
 }  // namespace
 
 void check_entries(std::span<const SgdEntry> entries, const SgdOptions& options) {
@@ -155,16 +106,6 @@ void AdamStep::cpu(std::span<const AdamEntry> entries, const AdamOptions& option
     visit_floating(e.parameter.dtype, "adam",
                    [&](auto tag) { adam<typename decltype(tag)::type>(e, options); });
   }
-}
-
-double L2NormSquared::cpu(std::span<const View> views) {
-  double sum = 0;
-  for (const View& x : views) {
-    sum += visit_floating(x.dtype, "l2_norm", [&](auto tag) {
-      return sum_of_squares<typename decltype(tag)::type>(x);
-    });
-  }
-  return sum;
 }
 
 }  // namespace lockstep::kernels

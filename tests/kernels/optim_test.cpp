@@ -173,34 +173,5 @@ TEST(Steps, ViewsThatAreNotDenseOrNotAlikeAreErrorsBeforeAnyStep) {
   EXPECT_EQ(p.values(), before);
 }
 
-TEST(L2NormSquared, SumsAllViewsInDouble) {
-  std::vector<Array> arrays;
-  std::vector<View> views;
-  long double want = 0;
-  for (DType dtype : kFloats) {
-    for (const Shape& shape :
-         {Shape{7, 13}, Shape{2, 3, 4, 5}, Shape{0, 2}, Shape{}, Shape{40001}}) {
-      const Array values = sample(dtype, shape);
-      for (const Strides& strides : some_strides(shape)) {
-        arrays.push_back(with_strides(values, strides));
-        views.push_back(arrays.back().view);
-        for (double v : arrays.back().values()) want += static_cast<long double>(v) * v;
-      }
-    }
-  }
-  std::vector<double> results;
-  for (int threads : {1, 3}) {
-    set_num_threads(threads);
-    results.push_back(L2NormSquared::cpu(views));
-  }
-  set_num_threads(0);
-  EXPECT_NEAR(results[0], static_cast<double>(want), 1e-13 * static_cast<double>(want));
-  EXPECT_EQ(results[0], results[1]);
-  EXPECT_EQ(L2NormSquared::cpu({}), 0);
-  // Squares that f32 could not hold.
-  const Array large = filled(empty(DType::kF32, {5}), [](int64_t) { return 1e30; });
-  EXPECT_NEAR(L2NormSquared::cpu({&large.view, 1}), 5e60, 1e54);
-}
-
 }  // namespace
 }  // namespace lockstep::kernels

@@ -7,6 +7,7 @@
 #include "lockstep/core/autograd.h"
 #include "lockstep/core/ops.h"
 #include "lockstep/nn/conv.h"
+#include "lockstep/nn/grad_scaler.h"
 #include "lockstep/nn/linear.h"
 #include "lockstep/nn/optim.h"
 #include "schedules.h"
@@ -209,6 +210,71 @@ TEST(CudaLayers, TrainingIsTheCpus) {
     for (const Tensor& parameter : parameters) append(out, parameter);
     return out;
   });
+}
+
+// Gradients of several dtypes, on several devices in turn. The squares of all sum up exactly.
+TEST(CudaGradients, AreUnscaledAndClippedWhereTheyAre) {
+  const auto gradients = [](const std::vector<Device>& devices) {
+    NamedTensors parameters;
+    std::vector<Tensor> list;
+    for (size_t i = 0; i < 30; ++i) {
+      const DType dtypes[] = {DType::kF32, DType::kF16, DType::kF64, DType::kBF16};
+      Tensor p =
+          to(Tensor::arange(static_cast<int64_t>(3 * i)).reshape({static_cast<int64_t>(i), 3}) - 7,
+             dtypes[i % 4])
+              .to(devices[i / 2 % devices.size()]);
+      p.set_requires_grad();
+      p.set_grad(p.detach() * 2);
+      parameters.emplace_back("p" + std::to_string(i), p);
+      list.push_back(p);
+    }
+    Numbers out;
+    const auto note = [&] {
+      for (const Tensor& p : list) append(out, p.grad());
+    };
+    std::vector<std::unique_ptr<SGD>> optimizers;  // a group has one device
+    GradScaler scaler({.init_scale = 4});
+    for (const auto& parameter : parameters) {
+      optimizers.push_back(std::make_unique<SGD>(NamedTensors{parameter}, SGDOptions{}));
+      scaler.unscale(*optimizers.back());
+    }
+    note();
+    out.push_back(clip_grad_norm_(list, 2));
+    note();
+    clip_grad_value_(list, 0.2);
+    note();
+    return out;
+  };
+  const Numbers want = gradients({kCpu});
+  for (int seed = 1; seed <= kSchedules; ++seed) {
+    simt::seed(static_cast<uint64_t>(seed));
+    const Device second = {DeviceType::kCuda, simt::device_count() > 1 ? 1 : 0};
+    EXPECT_EQ(gradients({kDevice, kCpu, second}), want);
+  }
+  EXPECT_EQ(simt::take_report(), "");
+}
+
+// One launch, and one that adds up; what is there twice is not changed by two at once.
+TEST(CudaGradientsLaunches, AreFewForMany) {
+  std::vector<Tensor> list;
+  NamedTensors parameters;
+  for (int i = 0; i < 20; ++i) {
+    Tensor p = ramp({i + 1}, kDevice).set_requires_grad();
+    p.set_grad(ramp({i + 1}, kDevice));
+    list.push_back(p);
+    parameters.emplace_back("p" + std::to_string(i), p);
+  }
+  SGD optimizer(parameters, {});
+  GradScaler scaler;
+  const auto launches = [](auto call) {
+    const auto before = simt::launches();
+    call();
+    return simt::launches() - before;
+  };
+  EXPECT_EQ(launches([&] { scaler.unscale(optimizer); }), 2);
+  EXPECT_EQ(launches([&] { clip_grad_norm_(list, 0); }), 3);
+  EXPECT_EQ(launches([&] { clip_grad_value_(list, 1); }), 1);
+  EXPECT_EQ(launches([&] { clip_grad_value_({list[0], list[1], list[0]}, 1); }), 2);
 }
 
 }  // namespace

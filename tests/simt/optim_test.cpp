@@ -1,6 +1,9 @@
 // Norms and the steps of LAMB, RMSprop and Adagrad of kernels/cuda/ against the CPU's.
 #include <gmock/gmock.h>
 
+#include <cmath>
+#include <cstring>
+
 #include "expect_same.h"
 #include "lockstep/kernels/optim.h"
 
@@ -26,18 +29,41 @@ std::vector<Array> tensors(DType dtype) {
   return arrays;
 }
 
-TEST(CudaOptim, NormsAreTheCpus) {
+// A list of all dtypes and strides on both devices; of no dtype as many as one launch takes.
+struct List {
+  std::vector<Array> arrays, moved_arrays;
   std::vector<View> here, there;
-  std::vector<Array> kept;
+};
+
+List list() {
+  List out;
   for (size_t t = 0; t < 47; ++t) {
     const Shape shape = {static_cast<int64_t>(t * t % 61), 3, 7};
     const Array x = with_strides(sample(kFloats[t % 4], shape, -2, 2, static_cast<int64_t>(t)),
                                  some_strides(shape)[t / 4 % 4]);
-    kept.push_back(x);
-    here.push_back(x.view);
-    kept.push_back(moved(x, kDevice));
-    there.push_back(kept.back().view);
+    out.arrays.push_back(x);
+    out.here.push_back(x.view);
+    out.moved_arrays.push_back(moved(x, kDevice));
+    out.there.push_back(out.moved_arrays.back().view);
   }
+  return out;
+}
+
+void expect_same_elements(const List& got) {
+  for (size_t t = 0; t < got.arrays.size(); ++t) {
+    const Array& want = got.arrays[t];
+    const Array back = moved(got.moved_arrays[t], kCpu);
+    EXPECT_EQ(back.values(), want.values()) << t;
+    if (want.numel() < 2 || want.view.strides[2] != 3) continue;
+    // What lies between the elements stays as it was.
+    const auto* from = static_cast<const char*>(back.view.data);
+    const size_t size = size_of(want.view.dtype);
+    EXPECT_EQ(std::memcmp(from + size, static_cast<const char*>(want.view.data) + size, size), 0);
+  }
+}
+
+TEST(CudaOptim, NormsAreTheCpus) {
+  const auto [arrays, moved_arrays, here, there] = list();
   for (uint64_t seed = 1; seed <= kSchedules; ++seed) {
     simt::seed(seed);
     const double want = kernels::L2NormSquared::cpu(here);
@@ -59,6 +85,63 @@ TEST(CudaOptim, NormsShowWhatIsNotFinite) {
     EXPECT_FALSE(std::isfinite(
         launch<kernels::L2NormSquared>(kDevice, std::span<const View>(&there.view, 1))));
   }
+}
+
+TEST(CudaOptim, ListsAreScaledAndClampedAsOnTheCpu) {
+  for (double factor : {1.0 / 65536, -1 / 3.0, 7e4}) {
+    simt::seed(static_cast<uint64_t>(factor > 1 ? 3 : factor > 0 ? 1 : 2));
+    List scaled = list();
+    launch<kernels::ScaleAll>(kCpu, scaled.here, factor);
+    launch<kernels::ScaleAll>(kDevice, scaled.there, factor);
+    expect_same_elements(scaled);
+    List with_norm = list();
+    const double want = launch<kernels::ScaleAllNormSquared>(kCpu, with_norm.here, factor);
+    const double got = launch<kernels::ScaleAllNormSquared>(kDevice, with_norm.there, factor);
+    if (std::isfinite(want)) {
+      EXPECT_NEAR(got, want, 1e-13 * want);
+    }
+    EXPECT_EQ(std::isfinite(got), factor < 1);  // 7e4 is too large for f16
+    expect_same_elements(with_norm);
+  }
+  List clamped = list();
+  launch<kernels::ClampAll>(kCpu, clamped.here, -0.7, 0.3);
+  launch<kernels::ClampAll>(kDevice, clamped.there, -0.7, 0.3);
+  expect_same_elements(clamped);
+  launch<kernels::ScaleAll>(kDevice, std::span<const View>(), 2.0);
+  EXPECT_EQ(launch<kernels::ScaleAllNormSquared>(kDevice, std::span<const View>(), 2.0), 0);
+  EXPECT_EQ(simt::take_report(), "");
+}
+
+TEST(CudaOptim, ScaledNormsShowWhatIsNotFinite) {
+  for (DType dtype : kFloats) {
+    for (double bad : {kNan, kInf}) {
+      Array x = sample(dtype, {5001});
+      x.set(4999, bad);
+      const Array there = moved(x, kDevice);
+      EXPECT_FALSE(std::isfinite(launch<kernels::ScaleAllNormSquared>(
+          kDevice, std::span<const View>(&there.view, 1), 1.0 / 65536)));
+    }
+  }
+}
+
+// 21 tensors take two launches, and one adds up what they found.
+TEST(CudaOptimLaunches, AreOneForMostLists) {
+  std::vector<Array> kept;
+  std::vector<View> views;
+  for (int i = 0; i < 21; ++i) {
+    kept.push_back(moved(sample(DType::kF32, {13}), kDevice));
+    views.push_back(kept.back().view);
+  }
+  const auto launches = [&](auto call) {
+    const auto before = simt::launches();
+    call();
+    return simt::launches() - before;
+  };
+  EXPECT_EQ(launches([&] { launch<kernels::ScaleAll>(kDevice, views, 2.0); }), 2);
+  EXPECT_EQ(launches([&] { launch<kernels::ScaleAllNormSquared>(kDevice, views, 2.0); }), 3);
+  views.pop_back();
+  EXPECT_EQ(launches([&] { launch<kernels::ScaleAll>(kDevice, views, 2.0); }), 1);
+  EXPECT_EQ(launches([&] { launch<kernels::ClampAll>(kDevice, views, -1.0, 1.0); }), 1);
 }
 
 TEST(CudaOptim, LambStepsAsTheCpuDoes) {
