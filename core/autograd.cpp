@@ -98,6 +98,12 @@ Tensor Saved::get() const {
   return connected;
 }
 
+Tensor Saved::reuse() const {
+  const bool is_ours = tensor_.defined() && storage_ == nullptr &&
+                       tensor_.impl()->storage.use_count() == 1 && tensor_.is_contiguous();
+  return is_ours && engine::releases_graph() ? now(tensor_) : Tensor();
+}
+
 Edge edge_of(const Tensor& tensor) {
   if (!tensor.defined()) return {};
   const auto& impl = tensor.impl();

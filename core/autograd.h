@@ -66,6 +66,9 @@ class Saved {
   // The tensor. Throws Error(kInvalidArgument) where it was changed in place since: the message
   // names the op that saved it, the op that changed it and both versions.
   Tensor get() const;
+  // The tensor's memory, for a gradient that takes its place; what get() gave changes with it.
+  // Undefined unless nobody else has that memory, it has no gaps, and backward releases the graph.
+  Tensor reuse() const;
 
  private:
   static Tensor now(const Tensor& tensor);

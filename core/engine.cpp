@@ -65,6 +65,7 @@ class Run {
 
   Tensors run(const Tensors& outputs, const Tensors& gradients);
   bool accumulates() const { return inputs_ == nullptr; }
+  bool releases_graph() const { return !options_.retain_graph; }
   // The sum so far at the end of an edge, or undefined, as Sum::open() says.
   Tensor open_sum(const Edge& edge) const;
 
@@ -380,6 +381,8 @@ const std::shared_ptr<Node>& current_node() {
   static const std::shared_ptr<Node> none;
   return running == nullptr ? none : running->current;
 }
+
+bool releases_graph() { return running != nullptr && running->releases_graph(); }
 
 Tensor open_sum(size_t index) {
   const std::shared_ptr<Node>& node = current_node();

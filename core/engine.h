@@ -21,6 +21,9 @@ Tensors partial_gradients(const Tensor& output, const Tensor& gradient, const Te
 // The node whose backward function is running in this thread; null outside.
 const std::shared_ptr<Node>& current_node();
 
+// Whether the node whose backward function is running cannot run again.
+bool releases_graph();
+
 // The sum of what other nodes have given input `index` of that node so far, for the node to add its
 // own part to in place; it then returns an undefined tensor. Undefined where there is nothing yet,
 // somebody else holds it, or a graph is being made.

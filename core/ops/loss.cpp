@@ -71,7 +71,8 @@ Tensor fused_cross_entropy(const Tensor& logits, const Tensor& target, int64_t i
                  ignore_index](const Tensor& g) {  // (rows)
                   const Tensor x = logits.get();
                   if (!grad_enabled()) {
-                    Tensor gx = empty_like(x);
+                    Tensor gx = logits.reuse();  // large where classes are words
+                    if (!gx.defined()) gx = empty_like(x);
                     launch<kernels::CrossEntropyBackward>(x.device(), x.view(), target.get().view(),
                                                           ignore_index, lse.get().view(), g.view(),
                                                           gx.view());

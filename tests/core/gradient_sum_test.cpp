@@ -101,5 +101,42 @@ TEST(GradientSum, SecondOrderGoesThroughSlices) {
   }
 }
 
+// Whether the gradient of the logits of a cross-entropy takes their memory, and that the gradient
+// of what they came from is right; use() gets them before backward.
+template <class Use>
+bool is_written_over_logits(const Use& use, BackwardOptions options = {}) {
+  Tensor leaf = counted({5, 7}, -2);
+  leaf.set_requires_grad();
+  const Tensor targets = Tensor::from<int64_t>({2, 0, -100, 6, 1}, {5});
+  Tensor logits = leaf * 0.5;
+  const Tensor want = softmax(logits.detach(), 1);
+  const float* memory = logits.data<float>();
+  bool is_over = false;
+  logits.register_hook([&](const Tensor& g) {
+    is_over = g.data<float>() == memory;
+    return Tensor();
+  });
+  const Tensor loss = cross_entropy(logits, targets, Reduction::kSum);
+  [[maybe_unused]] const auto kept = use(logits);
+  logits = Tensor();
+  const Tensor gradient = grad({loss}, {leaf}, {}, options)[0];
+  for (int64_t i = 0; i < 35; ++i) {
+    const int64_t target = targets.select(0, i / 7).item_i64();
+    const double p = target < 0 ? 0 : at(want, i) - (target == i % 7 ? 1 : 0);
+    EXPECT_NEAR(at(gradient, i), p * 0.5, 1e-6) << i;
+  }
+  return is_over;
+}
+
+TEST(GradientSum, ACrossEntropysGradientIsWrittenOverLogitsThatNobodyElseHas) {
+  EXPECT_TRUE(is_written_over_logits([](const Tensor&) { return 0; }));
+  EXPECT_FALSE(is_written_over_logits([](const Tensor& x) { return x; }));
+  EXPECT_FALSE(is_written_over_logits([](const Tensor& x) { return x.select(0, 1); }));
+  // What another node has saved.
+  EXPECT_FALSE(is_written_over_logits([](const Tensor& x) { return x * x; }));
+  EXPECT_FALSE(is_written_over_logits([](const Tensor&) { return 0; }, {.retain_graph = true}));
+  EXPECT_FALSE(is_written_over_logits([](const Tensor&) { return 0; }, {.create_graph = true}));
+}
+
 }  // namespace
 }  // namespace lockstep
