@@ -7,8 +7,8 @@ namespace lockstep {
 // Mixed precision (Micikevicius et al., 2018): within the scope ops of this thread convert their
 // floating operands, f64 ones excepted, by the list that they are on.
 //
-//   in `dtype`     matmul, linear, conv2d, scaled_dot_product_attention, lstm_sequence,
-//                  gru_sequence: products
+//   in `dtype`     matmul, linear, linear_gelu, conv2d, scaled_dot_product_attention,
+//                  lstm_sequence, gru_sequence: products
 //   in f32         softmax, log_softmax, sum, mean, layer_norm, group_norm, instance_norm and the
 //                  losses: what adds many numbers, or needs a wide range
 //   in the wider   element-wise arithmetic of two operands that differ

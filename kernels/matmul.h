@@ -15,4 +15,14 @@ struct MatMul {
   static void cuda(const View& a, const View& b, const View& out, const View* bias);
 };
 
+// out = gelu(y) in the tanh form (elementwise.h's GeluTanh) of the y that MatMul gives, which goes
+// to `before` unless that is null. Where a library does it all at once, gelu sees the sums before
+// they are rounded. before has out's shape and dtype.
+struct MatMulGelu {
+  static void cpu(const View& a, const View& b, const View& out, const View* bias,
+                  const View* before);
+  static void cuda(const View& a, const View& b, const View& out, const View* bias,
+                   const View* before);
+};
+
 }  // namespace lockstep::kernels

@@ -1,6 +1,7 @@
 #include "lockstep/nn/transformer.h"
 
 #include "absl/strings/str_cat.h"
+#include "lockstep/core/ops/matmul.h"
 
 namespace lockstep::nn {
 
@@ -28,8 +29,10 @@ Tensor TransformerEncoderLayer::forward(const Tensor& x, const AttentionMasks& m
     return dropout1_->forward(self_attn->forward(in, masks));
   };
   const auto feed = [&](const Tensor& in) {
-    const Tensor hidden = dropout_->forward(options_.activation(linear1->forward(in)));
-    return dropout2_->forward(linear2->forward(hidden));
+    const Tensor hidden = options_.activation == gelu_tanh
+                              ? linear_gelu(in, linear1->weight, linear1->bias)
+                              : options_.activation(linear1->forward(in));
+    return dropout2_->forward(linear2->forward(dropout_->forward(hidden)));
   };
   if (options_.norm_first) {
     const Tensor y = x + attend(norm1->forward(x));

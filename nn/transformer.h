@@ -17,7 +17,7 @@ namespace lockstep::nn {
 struct TransformerEncoderLayerOptions {
   int64_t dim_feedforward = 2048;
   double dropout = 0.1;  // of the attention's weights and of each part's result
-  Tensor (*activation)(const Tensor&) = relu;
+  Tensor (*activation)(const Tensor&) = relu;  // gelu_tanh: linear_gelu()
   double layer_norm_eps = 1e-5;
   bool norm_first = false;  // normalise what goes into a part, not the sum after it
   bool bias = true;

@@ -70,7 +70,7 @@ class Block(nn.Module):
 
     def forward(self, x):
         x = x + self.out(self.attend(self.qkv(self.norm1(x))))
-        return x + self.down(F.gelu(self.up(self.norm2(x))))
+        return x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
 
 
 class Gpt(nn.Module):

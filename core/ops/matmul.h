@@ -13,4 +13,7 @@ Tensor matmul(const Tensor& a, const Tensor& b);
 // (…, out).
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = Tensor());
 
+// gelu_tanh(linear(x, weight, bias)), on CUDA in the product's own kernel where cuBLASLt has one.
+Tensor linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias = Tensor());
+
 }  // namespace lockstep

@@ -25,7 +25,7 @@ class Block : public nn::Module {
 
   Tensor forward(const Tensor& in) override {
     const Tensor x = in + out_->forward(attend(qkv_->forward(norm1_->forward(in))));
-    return x + down_->forward(gelu(up_->forward(norm2_->forward(x))));
+    return x + down_->forward(linear_gelu(norm2_->forward(x), up_->weight, up_->bias));
   }
   std::string type_name() const override { return "Block"; }
 

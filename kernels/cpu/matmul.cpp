@@ -7,6 +7,7 @@
 
 #include "lockstep/kernels/copy.h"
 #include "lockstep/kernels/cpu/onednn.h"
+#include "lockstep/kernels/elementwise.h"
 #include "lockstep/kernels/memory.h"
 #include "lockstep/kernels/parallel.h"
 
@@ -192,6 +193,13 @@ void MatMul::cpu(const View& a, const View& b, const View& out, const View* bias
   if (bias != nullptr) wide_bias = dense_copy(*bias, DType::kF32);
   multiply_f32(left.view, right.view, result.view, bias == nullptr ? nullptr : &wide_bias.view);
   Copy::cpu(result.view, out);
+}
+
+void MatMulGelu::cpu(const View& a, const View& b, const View& out, const View* bias,
+                     const View* before) {
+  const View& sums = before == nullptr ? out : *before;
+  MatMul::cpu(a, b, sums, bias);
+  Unary<GeluTanh>::cpu(sums, out);
 }
 
 }  // namespace lockstep::kernels

@@ -45,7 +45,7 @@ BlasFunctions load() {
 }
 
 // All by which an algorithm is chosen.
-using Key = std::array<int64_t, 18>;
+using Key = std::array<int64_t, 19>;
 
 struct Algorithm {
   cublasLtMatmulAlgo_t chosen;
@@ -63,6 +63,14 @@ struct Library {
   std::map<Key, std::optional<Algorithm>> algorithms;  // nothing where there is none
 };
 
+cublasLtEpilogue_t epilogue(const Product& p) {
+  if (!p.gelus) return p.bias == nullptr ? CUBLASLT_EPILOGUE_DEFAULT : CUBLASLT_EPILOGUE_BIAS;
+  if (p.before == nullptr) {
+    return p.bias == nullptr ? CUBLASLT_EPILOGUE_GELU : CUBLASLT_EPILOGUE_GELU_BIAS;
+  }
+  return p.bias == nullptr ? CUBLASLT_EPILOGUE_GELU_AUX : CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+}
+
 bool by_rows(const Matrix& x) { return x.column == 1; }
 
 // One product in the library's words.
@@ -77,9 +85,12 @@ struct Problem {
     // The left factor is b, seen as its transpose, and the right one a.
     set(&product, CUBLASLT_MATMUL_DESC_TRANSA, by_rows(p.b) ? CUBLAS_OP_N : CUBLAS_OP_T);
     set(&product, CUBLASLT_MATMUL_DESC_TRANSB, by_rows(p.a) ? CUBLAS_OP_N : CUBLAS_OP_T);
-    if (p.bias != nullptr) {
-      set(&product, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-      set(&product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
+    set(&product, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue(p));
+    if (p.bias != nullptr) set(&product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
+    if (p.before != nullptr) {
+      set(&product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, p.before);
+      set(&product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.out.row);
+      set(&product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE, p.out.batch);
     }
     lay(&a, p, p.a, p.m, p.k);
     lay(&b, p, p.b, p.k, p.n);
@@ -136,11 +147,12 @@ std::optional<Algorithm> algorithm(Library& library, Problem& problem, const Pro
                    p.b.batch,
                    p.out.row,
                    p.out.batch,
-                   p.bias == nullptr ? p.adds : 2,
+                   p.adds ? -1 : static_cast<int64_t>(epilogue(p)),
                    aligned(p.a.data),
                    aligned(p.b.data),
                    aligned(p.out.data),
-                   aligned(p.bias)};
+                   aligned(p.bias),
+                   aligned(p.before)};
   std::lock_guard lock(library.mutex);
   const auto known = library.algorithms.find(key);
   if (known != library.algorithms.end()) return known->second;
@@ -152,7 +164,7 @@ bool multiply_part(Library& library, const Product& p) {
   Problem problem(p);
   const std::optional<Algorithm> best = algorithm(library, problem, p);
   if (!best) {
-    if (p.bias != nullptr) return false;
+    if (p.bias != nullptr || p.gelus) return false;
     throw Error(ErrorCode::kDevice, "matmul",
                 str_cat("cuBLASLt has no algorithm for ", p.batches, " products (", p.m, ", ", p.k,
                         ") x (", p.k, ", ", p.n, ") of ", name(p.dtype)));
@@ -184,6 +196,10 @@ bool multiply(const Product& product) {
     for (Matrix* x : {&part.a, &part.b, &part.out}) {
       x->data = static_cast<char*>(x->data) +
                 first * x->batch * static_cast<int64_t>(size_of(product.dtype));
+    }
+    if (part.before != nullptr) {
+      part.before = static_cast<char*>(part.before) +
+                    first * part.out.batch * static_cast<int64_t>(size_of(product.dtype));
     }
     if (!multiply_part(library, part)) return false;
   }

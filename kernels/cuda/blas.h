@@ -17,8 +17,8 @@ struct Matrix {
   int64_t batch = 0;   // to the same one of the next matrix; 0: all are one
 };
 
-// out (m, n) = a (m, k) b (k, n) + bias for each matrix of the batch, or out + a b where it `adds`.
-// No size is 0.
+// out (m, n) = a (m, k) b (k, n) + bias for each matrix of the batch, or out + a b where it `adds`,
+// or gelu(a b + bias) where it `gelus`, in the tanh form. No size is 0.
 struct Product {
   Matrix a, b;
   Matrix out;                  // column is 1
@@ -26,13 +26,15 @@ struct Product {
   int64_t batches = 1;
   int64_t m = 0, n = 0, k = 0;
   DType dtype = DType::kF32;  // of all; floating
-  bool adds = false;          // never with a bias
+  bool adds = false;          // never with a bias, nor with gelu
+  bool gelus = false;
+  void* before = nullptr;  // where gelu's inputs go, in out's layout; null: nowhere
 };
 
 // Puts the product on the current device's stream. f64 is summed in f64, the rest in f32 and
 // rounded once; f32 may be multiplied in TF32 where LOCKSTEP_TF32=1. The same bits each time.
-// Returns false where the library has no algorithm that adds this bias; out is to be written anew
-// then. Throws Error(kDevice) with the library's words.
+// Returns false where the library has no algorithm that adds this bias or does gelu; out is to be
+// written anew then. Throws Error(kDevice) with the library's words.
 bool multiply(const Product& product);
 
 }  // namespace lockstep::cuda

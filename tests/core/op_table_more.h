@@ -175,6 +175,11 @@ inline void add_products(std::vector<Case>& all) {
   add("linear", [](const Tensors& x) { return linear(x[0], x[1], x[2]); },
       {sample({2, 3, 4}), sample({5, 4}, -1, 1, 1), sample({5}, -1, 1, 2)}, 4,
       {{0, 4}, {5, 4}, {5}}, {0, 5});
+  add("linear_gelu", [](const Tensors& x) { return linear_gelu(x[0], x[1], x[2]); },
+      {sample({2, 3, 4}), sample({8, 4}, -1, 1, 1), sample({8}, -1, 1, 2)}, 4,
+      {{0, 4}, {8, 4}, {8}}, {0, 8});
+  add("linear_gelu_odd", [](const Tensors& x) { return linear_gelu(x[0], x[1]); },
+      {sample({3, 4}), sample({5, 4}, -1, 1, 1)}, 4, {{0, 4}, {5, 4}}, {0, 5});
   const auto einsum_case = [&](const std::string& name, const std::string& equation,
                                const std::vector<Shape>& shapes) {
     Tensors inputs;

@@ -217,6 +217,14 @@ case("matmul", torch.matmul, sample((3, 4)), sample((4, 5), -1, 1, 1))
 case("matmul_batch", torch.matmul, sample((2, 1, 3, 4)), sample((3, 4, 2), -1, 1, 1))
 case("matmul_vector", torch.matmul, sample((2, 3, 4)), sample((4,), -1, 1, 1))
 case("linear", F.linear, sample((2, 3, 4)), sample((5, 4), -1, 1, 1), sample((5,), -1, 1, 2))
+
+
+def linear_gelu(x, weight, bias=None):
+    return F.gelu(F.linear(x, weight, bias), approximate="tanh")
+
+
+case("linear_gelu", linear_gelu, sample((2, 3, 4)), sample((8, 4), -1, 1, 1), sample((8,), -1, 1, 2))
+case("linear_gelu_odd", linear_gelu, sample((3, 4)), sample((5, 4), -1, 1, 1))
 for name, equation, *shapes in (
         ("product", "ij,jk->ik", (3, 4), (4, 5)), ("trace", "ii", (4, 4)),
         ("diagonal", "iji->ij", (3, 2, 3)), ("outer", "i,j", (3,), (4,)),

@@ -41,6 +41,30 @@ TEST(TransformerEncoderLayer, HasPyTorchsValuesAndGradients) {
   }
 }
 
+// Which goes with the product before it.
+TEST(TransformerEncoderLayer, GeluInItsTanhFormIsAnActivationLikeOthers) {
+  const auto results = [](Tensor (*activation)(const Tensor&)) {
+    TransformerEncoderLayer layer(6, 2, {.dim_feedforward = 5, .activation = activation});
+    layer.to(DType::kF64);
+    layer.eval();
+    int k = 5;
+    for (auto& [name, tensor] : layer.named_parameters()) {
+      assign(tensor, golden::wave(k++, tensor.shape()));
+    }
+    const Tensor x = golden::leaf(1, {2, 4, 6});
+    std::vector<Tensor> out = {layer.forward(x)};
+    sum(square(out[0])).backward();
+    out.push_back(x.grad());
+    for (auto& [name, tensor] : layer.named_parameters()) out.push_back(tensor.grad());
+    return out;
+  };
+  const std::vector<Tensor> got = results(gelu_tanh);
+  const std::vector<Tensor> want = results([](const Tensor& x) { return gelu_tanh(x); });
+  for (size_t i = 0; i < want.size(); ++i) {
+    EXPECT_EQ(got[i].to_vector<double>(), want[i].to_vector<double>()) << i;
+  }
+}
+
 TEST(TransformerEncoderLayer, NamesAreThoseOfPyTorch) {
   EXPECT_THAT(
       names_of(TransformerEncoderLayer(4, 2)),

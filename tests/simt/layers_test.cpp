@@ -97,6 +97,8 @@ TEST(CudaLayers, ABiasMayBeginAnywhere) {
           for (int64_t first = 0; first < 4; ++first) {
             append(out, linear(number({3, 8}, 0.1), number({16, 8}, 0.2),
                                narrow(number({20}, 0.3), 0, first, 16)));
+            append(out, linear_gelu(number({3, 8}, 0.1), number({16, 8}, 0.2),
+                                    narrow(number({20}, 0.3), 0, first, 16)));
           }
           return out;
         },

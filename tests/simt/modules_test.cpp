@@ -55,7 +55,10 @@ std::vector<std::shared_ptr<TransformerEncoderLayer>> some_encoders() {
   for (const bool first : {false, true}) {
     out.push_back(std::make_shared<TransformerEncoderLayer>(
         6, 2,
-        TransformerEncoderLayerOptions{.dim_feedforward = 9, .dropout = 0.2, .norm_first = first}));
+        TransformerEncoderLayerOptions{.dim_feedforward = 8,
+                                       .dropout = 0.2,
+                                       .activation = first ? gelu_tanh : relu,
+                                       .norm_first = first}));
   }
   return out;
 }
