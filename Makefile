@@ -144,11 +144,13 @@ check-barriers: ## the eighth part: proves that what meets in a CUDA block is fr
 	@python3 tests/cuda/prove_barriers.py build/$(PRESET)
 
 .PHONY: gpu-test
-gpu-test: ## every test of CUDA code on this machine's devices; without one it fails (GPU_TEST_ARGS)
-	@$(call set_up,build)
+gpu-test: ## CUDA's tests on this machine's devices, without one it fails, then all others (GPU_TEST_ARGS)
+	@$(call set_up,build data simt)
 	@$(call build,gpu,gpu_test gpu_timeline_test)
 	@build/gpu/bin/gpu_test --gtest_brief=1 $(GPU_TEST_ARGS)
 	@build/gpu/bin/gpu_timeline_test --gtest_brief=1
+	@$(call build,gpu,all)
+	@ctest --test-dir build/gpu --output-on-failure -LE gpu -j $(JOBS) $(CTEST_ARGS)
 
 .PHONY: gpu-bench
 gpu-bench: ## measures kernels, all_reduce and GPT-2 on a CUDA device (GPU_BENCH_ARGS, BENCH_TRAIN_ARGS)
