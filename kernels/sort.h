@@ -1,7 +1,5 @@
 #pragma once
 
-#include <vector>
-
 #include "lockstep/kernels/view.h"
 
 namespace lockstep::kernels {
@@ -15,10 +13,17 @@ struct ArgSort {
   static void cuda(const View& x, const View& places, int64_t axis, bool descending);
 };
 
-// The places of the elements that are not 0 (NaN is not), counted in row-major order, ascending.
+// How many elements are not 0 (NaN is not). Waits for the device.
+struct CountNonzero {
+  static int64_t cpu(const View& x);
+  static int64_t cuda(const View& x);
+};
+
+// Where they stand, in row-major order: places, i64 without gaps, is (n, x.dim()) for coordinates
+// or (n) for numbers in that order, with n what CountNonzero gives. Every dtype, any strides.
 struct Nonzero {
-  static std::vector<int64_t> cpu(const View& x);
-  static std::vector<int64_t> cuda(const View& x);
+  static void cpu(const View& x, const View& places);
+  static void cuda(const View& x, const View& places);
 };
 
 }  // namespace lockstep::kernels

@@ -146,24 +146,18 @@ Tensor masked_select(const Tensor& x, const Tensor& mask) {
     return str_cat("want a mask of bool on x's device, got ", dtype);
   });
   const Shape shape = broadcast_shapes(x.shape(), mask.shape(), "masked_select");
-  const std::vector<int64_t> places =
-      launch<kernels::Nonzero>(x.device(), expand(mask, shape).view());
-  const auto count = static_cast<int64_t>(places.size());
-  return index_select(reshape(expand(x, shape), {numel(shape)}), 0,
-                      Tensor::from(places, {count}).to(x.device()));
+  const Tensor whole = expand(mask, shape).detach();
+  const int64_t count = launch<kernels::CountNonzero>(x.device(), whole.view());
+  const Tensor places = Tensor::empty({count}, {DType::kI64, x.device()});
+  launch<kernels::Nonzero>(x.device(), whole.view(), places.view());
+  return index_select(reshape(expand(x, shape), {numel(shape)}), 0, places);
 }
 
 Tensor nonzero(const Tensor& x) {
-  std::vector<int64_t> places = launch<kernels::Nonzero>(x.device(), x.view());
-  const auto count = static_cast<int64_t>(places.size());
-  std::vector<int64_t> out(places.size() * x.shape().size());
-  for (size_t i = 0; i < places.size(); ++i) {
-    for (size_t d = x.shape().size(); d-- > 0;) {
-      out[i * x.shape().size() + d] = places[i] % x.shape()[d];
-      places[i] /= x.shape()[d];
-    }
-  }
-  return Tensor::from(out, {count, x.dim()}).to(x.device());
+  const int64_t count = launch<kernels::CountNonzero>(x.device(), x.view());
+  const Tensor places = Tensor::empty({count, x.dim()}, {DType::kI64, x.device()});
+  launch<kernels::Nonzero>(x.device(), x.view(), places.view());
+  return places;
 }
 
 Tensor one_hot(const Tensor& index, int64_t classes) {

@@ -219,11 +219,17 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) counts[blockIdx.x] = mine;
 }
 
+// The sizes of what a place has coordinates in; of no dimensions for one that is a number.
+struct Coordinates {
+  int dims = 0;
+  int64_t sizes[cuda::kMaxDims] = {};  // the innermost first
+};
+
 // `ends`: the counts up to each block's, that one's included.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     write_nonzero_kernel(const T* x, Indexer<1> indexer, int64_t count, int64_t length,
-                         const int64_t* ends, int64_t* places) {
+                         const int64_t* ends, Coordinates coordinates, int64_t* places) {
   LOCKSTEP_SHARED(int, in_warps, kThreads / cuda::kWarp);
   const int64_t begin = blockIdx.x * length;
   const int64_t end = begin + length < count ? begin + length : count;
@@ -241,34 +247,47 @@ __global__ void __launch_bounds__(kThreads)
       if (w < warp) at += in_warps[w];
       written += in_warps[w];
     }
-    if (hit) places[at] = i;
+    if (hit && coordinates.dims == 0) places[at] = i;
+    if (hit && coordinates.dims > 0) {
+      int64_t rest = i;
+      int64_t* const last = places + (at + 1) * coordinates.dims - 1;
+      // To an end that is known: a size at a place that is not takes a stack.
+      for (int d = 0; d < cuda::kMaxDims; ++d) {
+        if (d >= coordinates.dims) break;
+        *(last - d) = rest % coordinates.sizes[d];
+        rest /= coordinates.sizes[d];
+      }
+    }
     __syncthreads();  // the counts have been read
   }
 }
 
-template <class T>
-std::vector<int64_t> nonzero(const View& x) {
-  const View* const views[1] = {&x};
-  const Indexer<1> indexer = cuda::make_indexer(views, cuda::row_major_order(x.shape), "nonzero");
-  const int64_t count = x.numel();
-  const int64_t blocks = cuda::grid_for(count).x;
-  const int64_t length = ((count + blocks - 1) / blocks + kThreads - 1) / kThreads * kThreads;
-  const auto counts = allocate(static_cast<size_t>(blocks) * sizeof(int64_t), x.device);
-  auto* ends = static_cast<int64_t*>(counts.get());
-  const dim3 grid(static_cast<unsigned>(blocks));
-  cuda::launch_kernel(grid, dim3(kThreads), count_nonzero_kernel<T>, static_cast<const T*>(x.data),
-                      indexer, count, length, ends);
-  const View sums = {ends, DType::kI64, x.device, {blocks}, {1}};
-  CumSum::cuda(sums, sums, 0, false);
-  std::vector<int64_t> out(static_cast<size_t>(cuda::element_at<int64_t>(sums, blocks - 1)));
-  if (out.empty()) return out;
-  const auto places = allocate(out.size() * sizeof(int64_t), x.device);
-  cuda::launch_kernel(grid, dim3(kThreads), write_nonzero_kernel<T>, static_cast<const T*>(x.data),
-                      indexer, count, length, static_cast<const int64_t*>(ends),
-                      static_cast<int64_t*>(places.get()));
-  cuda::copy(out.data(), kCpu, places.get(), x.device, out.size() * sizeof(int64_t));
-  return out;
-}
+// Elements that are not 0, as two kernels see them: pieces of `length` of a block each.
+struct Pieces {
+  Indexer<1> indexer;
+  int64_t count = 0, length = 0, blocks = 0;
+  std::shared_ptr<void> memory;
+
+  explicit Pieces(const View& x) : count(x.numel()) {
+    const View* const views[1] = {&x};
+    indexer = cuda::make_indexer(views, cuda::row_major_order(x.shape), "nonzero");
+    blocks = cuda::grid_for(count).x;
+    length = ((count + blocks - 1) / blocks + kThreads - 1) / kThreads * kThreads;
+    memory = allocate(static_cast<size_t>(blocks) * sizeof(int64_t), x.device);
+    visit_dtype(x.dtype, [&](auto tag) {
+      using T = typename decltype(tag)::type;
+      cuda::launch_kernel(grid(), dim3(kThreads), count_nonzero_kernel<T>,
+                          static_cast<const T*>(x.data), indexer, count, length, ends());
+    });
+    const View all = sums(x.device);
+    CumSum::cuda(all, all, 0, false);
+  }
+
+  dim3 grid() const { return dim3(static_cast<unsigned>(blocks)); }
+  // How many there are up to the end of each piece.
+  int64_t* ends() const { return static_cast<int64_t*>(memory.get()); }
+  View sums(Device device) const { return {ends(), DType::kI64, device, {blocks}, {1}}; }
+};
 
 }  // namespace
 
@@ -290,9 +309,28 @@ void ArgSort::cuda(const View& x, const View& places, int64_t axis, bool descend
   visit_dtype(x.dtype, [&](auto tag) { sort<typename decltype(tag)::type>(x, places, plan); });
 }
 
-std::vector<int64_t> Nonzero::cuda(const View& x) {
-  if (x.numel() == 0) return {};
-  return visit_dtype(x.dtype, [&](auto tag) { return nonzero<typename decltype(tag)::type>(x); });
+int64_t CountNonzero::cuda(const View& x) {
+  if (x.numel() == 0) return 0;
+  const Pieces pieces(x);
+  return cuda::element_at<int64_t>(pieces.sums(x.device), pieces.blocks - 1);
+}
+
+void Nonzero::cuda(const View& x, const View& places) {
+  if (places.numel() == 0) return;
+  Coordinates coordinates = {};
+  if (places.dim() == 2) {
+    cuda::check_rank(x.shape.size(), "nonzero");
+    coordinates.dims = static_cast<int>(x.dim());
+    std::copy(x.shape.rbegin(), x.shape.rend(), coordinates.sizes);
+  }
+  const Pieces pieces(x);
+  visit_dtype(x.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    cuda::launch_kernel(pieces.grid(), dim3(kThreads), write_nonzero_kernel<T>,
+                        static_cast<const T*>(x.data), pieces.indexer, pieces.count, pieces.length,
+                        static_cast<const int64_t*>(pieces.ends()), coordinates,
+                        static_cast<int64_t*>(places.data));
+  });
 }
 
 }  // namespace lockstep::kernels

@@ -72,22 +72,50 @@ TEST(ArgSort, NanIsTheLargest) {
   EXPECT_EQ(places.values(), (std::vector<double>{1, 4, 3, 0, 5, 6, 2}));
 }
 
+std::vector<double> nonzero(const Array& x, bool coordinates) {
+  const int64_t count = CountNonzero::cpu(x.view);
+  const Array out = empty(DType::kI64, coordinates ? Shape{count, x.view.dim()} : Shape{count});
+  Nonzero::cpu(x.view, out.view);
+  return out.values();
+}
+
 TEST(Nonzero, FindsThePlacesInRowMajorOrder) {
   const Shape shape = {3, 5, 2};
   for (int code = 0; code < kDTypeCount; ++code) {
     const Array values = filled(empty(static_cast<DType>(code), shape),
                                 [](int64_t i) { return i % 4 == 1 || i % 7 == 2 ? 1 : 0; });
-    std::vector<int64_t> want;
+    std::vector<double> want, coordinates;
     for (int64_t i = 0; i < values.numel(); ++i) {
-      if (values.get(i) != 0) want.push_back(i);
+      if (values.get(i) == 0) continue;
+      want.push_back(static_cast<double>(i));
+      for (const int64_t c : {i / 10, i / 2 % 5, i % 2}) {
+        coordinates.push_back(static_cast<double>(c));
+      }
     }
     for (const Strides& strides : some_strides(shape)) {
-      EXPECT_EQ(Nonzero::cpu(with_strides(values, strides).view), want);
+      EXPECT_EQ(nonzero(with_strides(values, strides), false), want);
+      EXPECT_EQ(nonzero(with_strides(values, strides), true), coordinates);
     }
   }
-  EXPECT_TRUE(Nonzero::cpu(empty(DType::kF32, {0, 3}).view).empty());
-  EXPECT_EQ(Nonzero::cpu(filled(empty(DType::kF32, {}), [](int64_t) { return kNan; }).view),
-            std::vector<int64_t>{0});
+  EXPECT_TRUE(nonzero(empty(DType::kF32, {0, 3}), true).empty());
+  const Array scalar = filled(empty(DType::kF32, {}), [](int64_t) { return kNan; });
+  EXPECT_EQ(nonzero(scalar, false), std::vector<double>{0});
+  EXPECT_TRUE(nonzero(scalar, true).empty());  // (1, 0)
+}
+
+// Lines that are cut where threads meet.
+TEST(Nonzero, OfManyIsInOrderToo) {
+  for (const Shape& shape : {Shape{300001}, Shape{3, 100003}, Shape{70001, 5}}) {
+    const Array x =
+        filled(empty(DType::kBool, shape), [](int64_t i) { return noise(i, 0, 1) < 0.4 ? 1 : 0; });
+    std::vector<double> want;
+    for (int64_t i = 0; i < x.numel(); ++i) {
+      if (x.get(i) == 0) continue;
+      if (shape.size() == 2) want.push_back(static_cast<double>(i / shape[1]));
+      want.push_back(static_cast<double>(i % shape.back()));
+    }
+    EXPECT_EQ(nonzero(x, true), want) << to_string(shape);
+  }
 }
 
 }  // namespace
