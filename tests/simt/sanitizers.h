@@ -34,10 +34,17 @@ struct alignas(16) Token {
 #ifdef SIMT_TSAN
 inline constexpr bool kTsan = true;
 inline void* current_context() { return __tsan_get_current_fiber(); }
-inline void* new_context() { return __tsan_create_fiber(0); }
-inline void end_context(void* context) {  // there are 8128 at most
-  if (context != nullptr) __tsan_destroy_fiber(context);
+inline int contexts = 0;  // there can be 8128
+inline void* new_context() {
+  ++contexts;
+  return __tsan_create_fiber(0);
 }
+inline void end_context(void* context) {
+  if (context == nullptr) return;
+  --contexts;
+  __tsan_destroy_fiber(context);
+}
+inline bool has_many_contexts() { return contexts > 4000; }
 inline void switch_context(void* to) { __tsan_switch_to_fiber(to, 1 /* orders nothing */); }
 // In between, what the calling context reads, writes, allocates and frees goes unseen.
 inline void hide() { __tsan_ignore_thread_begin(); }
@@ -66,6 +73,7 @@ inline constexpr bool kTsan = false;
 inline void* current_context() { return nullptr; }
 inline void* new_context() { return nullptr; }
 inline void end_context(void*) {}
+inline bool has_many_contexts() { return false; }
 inline void* new_own_context() { return nullptr; }
 inline void end_own_context(void*) {}
 inline void switch_context(void*) {}

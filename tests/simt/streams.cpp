@@ -94,6 +94,12 @@ Progress run_head(CUstream_st& stream) {
   DeviceState& device = world().devices[stream.device];
   Op& op = stream.queue.front();
   void* host = current_context();
+  // Blocks that a cache keeps keep their streams.
+  if (has_many_contexts()) {
+    for (auto& [handle, other] : world().streams) {
+      if (other.get() != &stream) other->end_spare();
+    }
+  }
   if (stream.context == nullptr) stream.context = new_context();
   if (op.work || op.launch != nullptr) {
     open_memory(op.on_host ? -1 : stream.device, device.peers);

@@ -44,10 +44,14 @@ struct CUstream_st {
   CUstream_st() = default;
   ~CUstream_st() {
     simt::end_context(context);
+    end_spare();
+  }
+  void end_spare() {
     for (const simt::Contexts& of_block : spare) {
       simt::end_own_context(of_block.block);
       for (void* one : of_block.lanes) simt::end_context(one);
     }
+    spare.clear();
   }
   CUstream_st(const CUstream_st&) = delete;
   CUstream_st& operator=(const CUstream_st&) = delete;
