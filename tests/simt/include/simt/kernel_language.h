@@ -91,6 +91,12 @@ unsigned match(unsigned mask, T value, const Site* site) {
 }
 
 template <class T>
+unsigned match_all(unsigned mask, T value, int* all_match, const Site* site) {
+  *all_match = match(mask, value, site) == mask ? 1 : 0;
+  return *all_match != 0 ? mask : 0;
+}
+
+template <class T>
 T reduce(WarpOp op, unsigned mask, T value, const Site* site) {
   static_assert(sizeof(T) == 4 && std::is_integral_v<T>);
   // Order among signed numbers is that of unsigned ones with the sign bit turned.
@@ -157,6 +163,7 @@ constexpr unsigned mask_or_all(unsigned mask = 0xffffffffu) { return mask; }
 #define __any_sync(m, p) (__ballot_sync(m, p) != 0u)
 #define __all_sync(m, p) (__ballot_sync(m, !(p)) == 0u)
 #define __match_any_sync(m, v) simt::match((m), (v), SIMT_SITE)
+#define __match_all_sync(m, v, p) simt::match_all((m), (v), (p), SIMT_SITE)
 #define __activemask() simt::active_mask()
 #define __reduce_add_sync(m, v) simt::reduce(simt::WarpOp::kAdd, (m), (v), SIMT_SITE)
 #define __reduce_min_sync(m, v) simt::reduce(simt::WarpOp::kMin, (m), (v), SIMT_SITE)
