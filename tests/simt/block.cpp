@@ -44,7 +44,6 @@ struct Lane {
   WarpOp warp_op = WarpOp::kSync;
   unsigned mask = 0;
   unsigned source = 0;
-  size_t size = 0;
   int predicate = 0;
   uint64_t in = 0;
   uint64_t out = 0;
@@ -560,9 +559,14 @@ void* static_shared(const Site* site, size_t bytes) {
     return array.memory;
   }
   block->static_bytes += bytes;
-  if (block->static_bytes > kStaticSharedBytes) {
-    lane_fault(cudaErrorInvalidConfiguration,
-               "static shared memory of " + std::to_string(block->static_bytes) + " bytes");
+  const Launch& launch = *block->launch;
+  const bool asked = dynamic_limit(launch.kernel) > kStaticSharedBytes;
+  if (block->static_bytes > kStaticSharedBytes ||
+      block->static_bytes + launch.dynamic_bytes >
+          (asked ? kDynamicSharedBytes : kStaticSharedBytes)) {
+    lane_fault(cudaErrorInvalidValue, "static shared memory of " +
+                                          std::to_string(block->static_bytes) + " bytes beside " +
+                                          std::to_string(launch.dynamic_bytes) + " dynamic ones");
   }
   // An allocation counts as a write, which comes before all lanes.
   switch_context(block->contexts.block);

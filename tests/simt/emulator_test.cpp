@@ -1,11 +1,12 @@
-// Each kind of bug, seeded, and found; and kernels without one, which give what a GPU gives.
-#include <cuda_runtime.h>
+// Each kind of bug, seeded, and found; and programs without one, in which none is.
+#include <cudaTypedefs.h>
 #include <gmock/gmock.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmath>
 #include <numeric>
+#include <string>
 #include <vector>
 
 #include "simt/simt.h"
@@ -82,6 +83,34 @@ __global__ void scale(float* x, int n, float by) {
   if (i < static_cast<unsigned>(n)) x[i] *= by;
 }
 
+__global__ void read_lane(unsigned mask, int source) {
+  if ((mask >> threadIdx.x & 1) != 0) (void)__shfl_sync(mask, 1, source);
+}
+
+template <int kBytes>
+__global__ void use_static_shared() {
+  SIMT_STATIC_SHARED(char, shared, kBytes);
+  shared[threadIdx.x] = 1;
+}
+
+__global__ void write_dynamic_shared(int at) {
+  SIMT_DYNAMIC_SHARED(char, shared);
+  if (threadIdx.x == 7) shared[at] = 1;
+}
+
+// Needs more than the 32 KiB that a lane has.
+[[gnu::noinline]] void fill_local_memory() {
+  volatile char local[33 << 10];
+  for (volatile char& c : local) c = 1;
+}
+__global__ void overflow_stack() {
+  if (threadIdx.x == 1) fill_local_memory();
+}
+
+__global__ void wait_for_flag(unsigned* flag) {
+  while (atomicAdd(flag, 0u) == 0) __nanosleep(100);
+}
+
 template <class... P, class... A>
 cudaError_t start(cudaStream_t stream, dim3 grid, dim3 block, size_t dynamic, void (*kernel)(P...),
                   A... arguments) {
@@ -122,6 +151,14 @@ class Emulator : public testing::Test {
     const cudaError_t result = cudaMemcpyAsync(&out, out_, sizeof out, cudaMemcpyDeviceToHost, a_);
     if (error != nullptr) *error = result;
     return out;
+  }
+  // What a block is found to do wrong, which must give an error.
+  template <class... P, class... A>
+  std::string report_of(cudaError_t want, unsigned threads, size_t dynamic, void (*kernel)(P...),
+                        A... arguments) {
+    EXPECT_EQ(start(a_, 1, threads, dynamic, kernel, arguments...), cudaSuccess);
+    EXPECT_EQ(cudaStreamSynchronize(a_), want);
+    return simt::take_report();
   }
   // Whether some schedule shows a wrong value.
   template <class F>
@@ -202,6 +239,85 @@ TEST_F(Emulator, BarriersThatDoNotMeetAreFound) {
   sum<Bug::kLaneSkipsBarrier>(&error);
   EXPECT_EQ(error, cudaErrorLaunchFailure);
   EXPECT_THAT(simt::take_report(), HasSubstr("not in its own mask"));
+}
+
+TEST_F(Emulator, LanesThatAreNotThereAreFound) {
+  EXPECT_THAT(report_of(cudaErrorLaunchFailure, 32, 0, read_lane, 0xffffu, 16),
+              HasSubstr("a shuffle reads from lane 16, outside of the mask"));
+  EXPECT_THAT(report_of(cudaErrorLaunchFailure, 20, 0, read_lane, 0xffffffffu, 0),
+              HasSubstr("the mask names lane 20, which the block lacks"));
+}
+
+TEST_F(Emulator, TooMuchSharedMemoryIsFound) {
+  const auto large = use_static_shared<49153>;
+  EXPECT_THAT(report_of(cudaErrorInvalidValue, 32, 0, large), HasSubstr("of 49153 bytes"));
+  const auto both = use_static_shared<40000>;
+  EXPECT_EQ(report_of(cudaSuccess, 32, 9152, both), "");
+  EXPECT_THAT(report_of(cudaErrorInvalidValue, 32, 9153, both),
+              HasSubstr("40000 bytes beside 9153 dynamic ones"));
+  ASSERT_EQ(cudaFuncSetAttribute(both, cudaFuncAttributeMaxDynamicSharedMemorySize, 227 << 10),
+            cudaSuccess);
+  EXPECT_EQ(report_of(cudaSuccess, 32, (227 << 10) - 40000, both), "");
+  EXPECT_THAT(report_of(cudaErrorInvalidValue, 32, (227 << 10) - 39999, both),
+              HasSubstr("40000 bytes beside"));
+}
+
+TEST_F(EmulatorDeathTest, AStepBeyondDynamicSharedMemoryIsFound) {
+  EXPECT_THAT(report_of(cudaErrorIllegalAddress, 32, 0, write_dynamic_shared, 0),
+              HasSubstr("uses dynamic shared memory, and was launched with none"));
+  EXPECT_EQ(report_of(cudaSuccess, 32, 48, write_dynamic_shared, 47), "");
+  for (const int at : {-1, 48}) {
+    if (kAsan) {
+      EXPECT_DEATH(report_of(cudaSuccess, 32, 48, write_dynamic_shared, at),
+                   "heap-buffer-overflow");
+    } else {
+      EXPECT_THAT(report_of(cudaErrorIllegalAddress, 32, 48, write_dynamic_shared, at),
+                  HasSubstr("beyond the shared array of dynamic shared memory"));
+    }
+  }
+}
+
+TEST_F(Emulator, AStackThatOverflowsIsFound) {
+  if (kAsan || kTsan) return;  // whose lanes have larger ones, without a mark
+  EXPECT_THAT(report_of(cudaErrorLaunchFailure, 2, 0, overflow_stack),
+              HasSubstr("thread (1, 0, 0): its local memory overflowed"));
+}
+
+TEST_F(Emulator, WhatWaitsForEverIsFound) {
+  simt::set_patience(0);
+  ASSERT_EQ(cudaMemset(out_, 0, 256), cudaSuccess);
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  EXPECT_THAT(
+      report_of(cudaErrorLaunchFailure, 2, 0, wait_for_flag, reinterpret_cast<unsigned*>(out_)),
+      AllOf(HasSubstr("wait for ever: kernel"), HasSubstr("sleeps")));
+  void* wait = nullptr;
+  ASSERT_EQ(cudaGetDriverEntryPointByVersion("cuStreamWaitValue64", &wait, 11070, 0), cudaSuccess);
+  auto* word = reinterpret_cast<uint64_t*>(pinned_);
+  *word = 4;
+  ASSERT_EQ(reinterpret_cast<PFN_cuStreamWaitValue64_v11070>(wait)(
+                a_, reinterpret_cast<CUdeviceptr>(word), 5, CU_STREAM_WAIT_VALUE_GEQ),
+            CUDA_SUCCESS);
+  EXPECT_EQ(cudaStreamSynchronize(a_), cudaErrorLaunchFailure);
+  EXPECT_THAT(simt::take_report(), HasSubstr("wait for ever: a word is 4 and not 5"));
+  simt::set_patience(300);
+}
+
+// Found by the call where the first has run, and else on the stream.
+TEST_F(Emulator, MemoryThatIsFreedTwiceIsFound) {
+  const auto report = [&] {
+    void* memory = nullptr;
+    EXPECT_EQ(cudaMalloc(&memory, 1000), cudaSuccess);
+    EXPECT_EQ(cudaFreeAsync(memory, a_), cudaSuccess);
+    const cudaError_t second = cudaFreeAsync(memory, a_);
+    if (second != cudaSuccess) {
+      EXPECT_EQ(second, cudaErrorInvalidValue);
+      return std::string();
+    }
+    EXPECT_EQ(cudaStreamSynchronize(a_), cudaErrorIllegalAddress);
+    return simt::take_report();
+  };
+  EXPECT_TRUE(some_schedule([&] { return report().empty(); }));
+  EXPECT_TRUE(some_schedule([&] { return report() == "memory was freed twice\n"; }));
 }
 
 TEST_F(Emulator, AnErrorSticksToItsDevice) {
@@ -402,89 +518,6 @@ TEST_F(Emulator, CallbacksRunInOrderAndMayNotCallCuda) {
   ASSERT_EQ(cudaLaunchHostFunc(a_, callback, &seen), cudaSuccess);
   ASSERT_EQ(cudaStreamSynchronize(a_), cudaSuccess);
   EXPECT_THAT(seen, testing::ElementsAre(cudaErrorNotPermitted));
-}
-
-// ---- The language ----
-
-__global__ void warp_ops(unsigned* out) {
-  const unsigned t = threadIdx.x;
-  out[t] = __ballot_sync(0xffffffffu, t % 3 == 0);
-  out[32 + t] = static_cast<unsigned>(__any_sync(0xffffffffu, t == 31)) +
-                2u * static_cast<unsigned>(__all_sync(0xffffffffu, t < 31));
-  out[64 + t] = __match_any_sync(0xffffffffu, t / 8);
-  out[96 + t] = static_cast<unsigned>(__reduce_min_sync(0xffffffffu, static_cast<int>(t) - 5));
-  out[128 + t] = __shfl_up_sync(0xffffffffu, t, 1u, 8);
-  out[160 + t] = __shfl_down_sync(0xffffffffu, t, 2u, 8);
-  out[192 + t] = __shfl_sync(0xffffffffu, t, 5u, 16);
-  if (t % 2 == 0) out[224 + t] = __reduce_add_sync(0x55555555u, t);
-  if (t % 2 == 1) out[224 + t] = __popc(__activemask());
-}
-
-TEST_F(Emulator, WarpsVoteMatchAndShuffle) {
-  ASSERT_EQ(start(a_, 1, 32, 0, warp_ops, reinterpret_cast<unsigned*>(x_)), cudaSuccess);
-  std::vector<unsigned> out(256);
-  ASSERT_EQ(cudaMemcpyAsync(out.data(), x_, 1024, cudaMemcpyDeviceToHost, a_), cudaSuccess);
-  for (unsigned t = 0; t < 32; ++t) {
-    EXPECT_EQ(out[t], 0x49249249u);
-    EXPECT_EQ(out[32 + t], 1u);
-    EXPECT_EQ(out[64 + t], 0xffu << (t / 8 * 8));
-    EXPECT_EQ(static_cast<int>(out[96 + t]), -5);
-    EXPECT_EQ(out[128 + t], t % 8 == 0 ? t : t - 1);
-    EXPECT_EQ(out[160 + t], t % 8 < 6 ? t + 2 : t);
-    EXPECT_EQ(out[192 + t], t / 16 * 16 + 5);
-    if (t % 2 == 0) {
-      EXPECT_EQ(out[224 + t], 240u);
-    }
-  }
-}
-
-__global__ void block_ops(int* out) {
-  SIMT_DYNAMIC_SHARED(int, dynamic);
-  dynamic[threadIdx.x] = static_cast<int>(threadIdx.x);
-  const int count = __syncthreads_count(threadIdx.x % 3 == 0);
-  const int all = __syncthreads_and(threadIdx.x < 70);
-  const int any = __syncthreads_or(threadIdx.x == 69);
-  const int neighbour = dynamic[(threadIdx.x + 1) % blockDim.x];
-  atomicMax(&out[0], count);
-  atomicAdd(&out[1], all);
-  atomicAdd(&out[2], any);
-  atomicAdd(&out[3], neighbour);
-  atomicInc(reinterpret_cast<unsigned*>(&out[4]), 99u);
-}
-
-TEST_F(Emulator, BlocksCountAndShareMemory) {
-  ASSERT_EQ(cudaMemsetAsync(x_, 0, 64, a_), cudaSuccess);
-  ASSERT_EQ(start(a_, 3, 70, 70 * sizeof(int), block_ops, reinterpret_cast<int*>(x_)), cudaSuccess);
-  int out[5];
-  ASSERT_EQ(cudaMemcpyAsync(out, x_, sizeof out, cudaMemcpyDeviceToHost, a_), cudaSuccess);
-  EXPECT_THAT(out, testing::ElementsAre(24, 210, 210, 3 * 69 * 70 / 2, 210 % 100));
-}
-
-// The blocks of a grid meet by a counter: each waits until all have come.
-__global__ void grid_barrier(unsigned* counter, unsigned* out) {
-  if (threadIdx.x == 0) {
-    out[1 + blockIdx.x] = blockIdx.x;
-    __threadfence();
-    atomicAdd(counter, 1u);
-    while (atomicAdd(counter, 0u) < gridDim.x) __nanosleep(100);
-    __threadfence();
-  }
-  __syncthreads();
-  unsigned sum = 0;
-  for (unsigned b = 0; b < gridDim.x; ++b) sum += out[1 + b];
-  atomicMax(out, sum);
-}
-
-TEST_F(Emulator, BlocksThatSleepWaitForEachOther) {
-  for (int seed = 1; seed <= 5; ++seed) {
-    simt::seed(static_cast<uint64_t>(seed));
-    ASSERT_EQ(cudaMemsetAsync(x_, 0, 256, a_), cudaSuccess);
-    auto* words = reinterpret_cast<unsigned*>(x_);
-    ASSERT_EQ(start(a_, 7, 33, 0, grid_barrier, words, words + 8), cudaSuccess);
-    unsigned out = 0;
-    ASSERT_EQ(cudaMemcpyAsync(&out, words + 8, 4, cudaMemcpyDeviceToHost, a_), cudaSuccess);
-    EXPECT_EQ(out, 21u);
-  }
 }
 
 // A process doubles another one's device memory.

@@ -41,7 +41,11 @@ class Random {
 };
 extern Random random_source;
 
-bool is_left_out(const Site* site);  // in streams.cpp
+// ---- streams.cpp ----
+
+bool is_left_out(const Site* site);
+// The dynamic shared memory that a kernel may be launched with.
+size_t dynamic_limit(const void* kernel);
 
 // ---- block.cpp ----
 

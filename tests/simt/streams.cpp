@@ -36,12 +36,28 @@ thread_local cudaError_t last_error = cudaSuccess;
 thread_local bool in_callback = false;
 std::atomic_flag busy = ATOMIC_FLAG_INIT;
 
+namespace {
+
+using Clock = std::chrono::steady_clock;
+std::chrono::seconds patience{300};
+Clock::time_point last_progress;
+
+template <class F>
+void each_stream(const F& f) {
+  for (auto& [handle, stream] : world().streams) f(*stream);
+  for (DeviceState& device : world().devices) {
+    if (device.null_stream != nullptr) f(*device.null_stream);
+  }
+}
+
+}  // namespace
+
 cudaError_t stick(int device, const Fault& fault) {
   World& w = world();
   w.report += fault.report + "\n";
   std::fprintf(stderr, "simt: %s\n", fault.report.c_str());
   w.devices[device].sticky = fault.error;
-  const auto drop = [&](CUstream_st& stream) {
+  each_stream([&](CUstream_st& stream) {
     if (stream.device != device) return;
     acquire(stream.done);
     for (Op& op : stream.queue) {
@@ -49,9 +65,7 @@ cudaError_t stick(int device, const Fault& fault) {
     }
     stream.finished = stream.pushed;
     stream.queue.clear();
-  };
-  for (auto& [handle, stream] : w.streams) drop(*stream);
-  if (w.devices[device].null_stream != nullptr) drop(*w.devices[device].null_stream);
+  });
   return fault.error;
 }
 
@@ -67,18 +81,13 @@ bool is_ready(const CUstream_st& stream) {
 }
 
 CUstream_st* pick() {
-  World& w = world();
-  std::erase_if(w.streams, [](const auto& one) {
+  std::erase_if(world().streams, [](const auto& one) {
     return one.second->is_destroyed && one.second->queue.empty();
   });
   std::vector<CUstream_st*> ready;
-  for (auto& [handle, stream] : w.streams) {
-    if (is_ready(*stream)) ready.push_back(handle);
-  }
-  for (int d = 0; d < w.device_count; ++d) {
-    CUstream_st* stream = w.devices[d].null_stream.get();
-    if (stream != nullptr && is_ready(*stream)) ready.push_back(stream);
-  }
+  each_stream([&](CUstream_st& stream) {
+    if (is_ready(stream)) ready.push_back(&stream);
+  });
   if (ready.empty()) return nullptr;
   // A priority is a preference, and never a promise.
   if (random_source.below(4) != 0) {
@@ -96,9 +105,9 @@ Progress run_head(CUstream_st& stream) {
   void* host = current_context();
   // Blocks that a cache keeps keep their streams.
   if (has_many_contexts()) {
-    for (auto& [handle, other] : world().streams) {
-      if (other.get() != &stream) other->end_spare();
-    }
+    each_stream([&](CUstream_st& other) {
+      if (&other != &stream) other.end_spare();
+    });
   }
   if (stream.context == nullptr) stream.context = new_context();
   if (op.work || op.launch != nullptr) {
@@ -135,10 +144,33 @@ bool step() {
   CUstream_st* stream = pick();
   if (stream == nullptr) return false;
   try {
-    return run_head(*stream) != Progress::kAsleep;
+    if (run_head(*stream) == Progress::kAsleep) return false;
   } catch (const Fault& fault) {
     stick(stream->device, fault);
-    return true;
+  }
+  last_progress = Clock::now();
+  return true;
+}
+
+// What waits has done so for too long: an error of each device that has such a stream.
+void give_up() {
+  std::string stuck[kMaxDevices];
+  each_stream([&](const CUstream_st& stream) {
+    if (stream.queue.empty()) return;
+    const Op& head = stream.queue.front();
+    std::string& out = stuck[stream.device];
+    if (head.launch != nullptr) {
+      out += " kernel " + kernel_name(head.launch->kernel) + " sleeps;";
+    } else if (head.word != nullptr) {
+      out += " a word is " + std::to_string(__atomic_load_n(head.word, __ATOMIC_ACQUIRE)) +
+             " and not " + std::to_string(head.count) + ";";
+    } else {
+      out += " an event is not reached;";
+    }
+  });
+  for (int d = 0; d < kMaxDevices; ++d) {
+    if (stuck[d].empty()) continue;
+    stick(d, {cudaErrorLaunchFailure, "streams wait for ever:" + stuck[d]});
   }
 }
 
@@ -154,9 +186,11 @@ void close_all() {
 // can run, for then another thread or process must do something.
 template <class Done>
 void drive(const Done& done) {
+  last_progress = Clock::now();
   while (!done()) {
     if (step()) continue;
     close_all();
+    if (Clock::now() - last_progress > patience) give_up();
     Lock::give();
     std::this_thread::sleep_for(std::chrono::microseconds(20));
     Lock::take();
@@ -246,6 +280,10 @@ void set_device_bytes(size_t bytes) {
   Lock lock;
   set_memory_limit(bytes);
 }
+void set_patience(int seconds) {
+  Lock lock;
+  patience = std::chrono::seconds(seconds);
+}
 std::string take_report() {
   Lock lock;
   for (DeviceState& device : world().devices) device.sticky = cudaSuccess;
@@ -272,14 +310,11 @@ cudaError_t launch(const cudaLaunchConfig_t& config, const void* kernel, void* c
   Lock lock;
   const dim3 grid = config.gridDim, block = config.blockDim;
   const size_t threads = size_t{block.x} * block.y * block.z;
-  const auto limit = world().dynamic_limits.find(kernel);
-  const size_t shared = limit == world().dynamic_limits.end() ? kStaticSharedBytes
-                                                              : static_cast<size_t>(limit->second);
   if (threads == 0 || threads > 1024 || block.z > 64 || grid.x == 0 || grid.y == 0 || grid.z == 0 ||
       grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535) {
     return fail(cudaErrorInvalidConfiguration);
   }
-  if (config.dynamicSmemBytes > shared) return fail(cudaErrorInvalidValue);
+  if (config.dynamicSmemBytes > dynamic_limit(kernel)) return fail(cudaErrorInvalidValue);
   uintptr_t foreign = 0;
   std::function<void()> body = bind(kernel, arguments, &foreign);
   if (foreign != 0) {
@@ -302,6 +337,12 @@ cudaError_t launch(const cudaLaunchConfig_t& config, const void* kernel, void* c
   op.launch->contexts = &stream->spare;
   ++world().launches;
   return push(config.stream, std::move(op));
+}
+
+size_t dynamic_limit(const void* kernel) {
+  const auto found = world().dynamic_limits.find(kernel);
+  return found == world().dynamic_limits.end() ? kStaticSharedBytes
+                                               : static_cast<size_t>(found->second);
 }
 
 cudaError_t set_max_dynamic_shared(const void* kernel, int bytes) {

@@ -18,6 +18,10 @@ void set_device_count(int count);
 // The memory of each device; 1 GiB at first.
 void set_device_bytes(size_t bytes);
 
+// For how long nothing need be able to run before what streams wait for is taken never to come,
+// which is an error that sticks; 300 s at first.
+void set_patience(int seconds);
+
 // What the last faulty kernel or launch did wrong, with its source lines; empty if there was none
 // since the last call. Clears errors that stick, as a new process would.
 std::string take_report();
