@@ -6,7 +6,9 @@
 #include "lockstep/core/anomaly.h"
 #include "lockstep/core/engine.h"
 #include "lockstep/core/watch.h"
+#include "lockstep/kernels/memory.h"
 #include "lockstep/kernels/small_blocks.h"
+#include "lockstep/kernels/stream.h"
 #include "lockstep/kernels/text.h"
 
 namespace lockstep {
@@ -99,9 +101,13 @@ Tensor Saved::get() const {
 }
 
 Tensor Saved::reuse() const {
-  const bool is_ours = tensor_.defined() && storage_ == nullptr &&
-                       tensor_.impl()->storage.use_count() == 1 && tensor_.is_contiguous();
-  return is_ours && engine::releases_graph() ? now(tensor_) : Tensor();
+  if (!tensor_.defined() || storage_ != nullptr || !engine::releases_graph()) return {};
+  const std::shared_ptr<Storage>& storage = tensor_.impl()->storage;
+  const Device device = storage->device;
+  const bool is_ours =
+      storage.use_count() == 1 && storage->memory.use_count() == 1 &&
+      (device.is_cpu() || is_of_one_stream(storage->memory.get(), current_stream(device)));
+  return is_ours && tensor_.is_contiguous() ? now(tensor_) : Tensor();
 }
 
 Edge edge_of(const Tensor& tensor) {

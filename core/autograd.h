@@ -67,7 +67,8 @@ class Saved {
   // names the op that saved it, the op that changed it and both versions.
   Tensor get() const;
   // The tensor's memory, for a gradient that takes its place; what get() gave changes with it.
-  // Undefined unless nobody else has that memory, it has no gaps, and backward releases the graph.
+  // Undefined unless nobody else has that memory, be it on another stream, it has no gaps, and
+  // backward releases the graph.
   Tensor reuse() const;
 
  private:

@@ -231,6 +231,16 @@ bool is_pinned(const void* memory) {
 #endif
 }
 
+bool is_of_one_stream(const void* memory, const Stream& stream) {
+#ifdef LOCKSTEP_WITH_CUDA
+  return allocator_of(stream.device()).is_of_one_stream(memory, stream);
+#else
+  (void)memory;
+  (void)stream;
+  return false;
+#endif
+}
+
 void used_on(const void* memory, const Stream& stream) {
 #ifdef LOCKSTEP_WITH_CUDA
   if (stream.device().is_cpu() || memory == nullptr) return;

@@ -48,6 +48,10 @@ std::shared_ptr<void> allocate_pinned(size_t bytes);
 // Likewise for a communicator's memory of a device; nothing for all other memory.
 void used_on(const void* memory, const Stream& stream);
 
+// Whether `stream`, a device's, is the only one that `memory` is for: it was allocated for it, and
+// nobody has said that others use it. False for a communicator's memory.
+bool is_of_one_stream(const void* memory, const Stream& stream);
+
 // Where memory lies: kCpu for all that is not a CUDA device's. Throws Error(kDevice).
 Device device_of(const void* memory);
 // The same for memory that is a CUDA device's only if allocate(), or a communicator, gave it: of

@@ -209,6 +209,12 @@ bool StreamAllocator::used_on(const void* memory, const Stream& stream) {
   return true;
 }
 
+bool StreamAllocator::is_of_one_stream(const void* memory, const Stream& stream) {
+  std::lock_guard lock(mutex_);
+  const Live* live = find(memory);
+  return live != nullptr && live->home == stream && live->users.empty();
+}
+
 bool StreamAllocator::holds(const void* memory) {
   std::lock_guard lock(mutex_);
   return find(memory) != nullptr;

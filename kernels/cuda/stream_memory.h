@@ -43,6 +43,8 @@ class StreamAllocator {
   void give_back(void* block) noexcept;
   // False where `memory` is in no live block.
   bool used_on(const void* memory, const Stream& stream);
+  // False where `memory` is in no live block, too.
+  bool is_of_one_stream(const void* memory, const Stream& stream);
   bool holds(const void* memory);
   void empty_cache();
   MemoryStats stats();

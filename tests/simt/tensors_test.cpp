@@ -70,6 +70,38 @@ TEST(CudaTensors, TrainTheSameAsOnTheCpu) {
   }
 }
 
+// Memory that another stream may still read is not written to.
+TEST(CudaTensors, AGradientIsWrittenOverLogitsOfItsOwnStreamAlone) {
+  const auto is_written_over = [](bool other_stream, bool another_reads) {
+    const Stream side = Stream::create(kDevice);
+    const Tensor w = Tensor::ones({5, 7}, {DType::kF32, kDevice}).set_requires_grad();
+    Tensor logits = w * 0.5;
+    const void* memory = logits.view().data;
+    if (another_reads) used_on(memory, side);
+    bool is_over = false;
+    logits.register_hook([&](const Tensor& g) {
+      is_over = g.view().data == memory;
+      return Tensor();
+    });
+    const Tensor loss = cross_entropy(logits, Tensor::arange(5, {DType::kI64, kDevice}));
+    logits = Tensor();
+    if (other_stream) {
+      side.wait(current_stream(kDevice).record());
+      const StreamGuard guard(side);
+      loss.backward();
+    } else {
+      loss.backward();
+    }
+    side.synchronize();
+    current_stream(kDevice).synchronize();
+    return is_over;
+  };
+  EXPECT_TRUE(is_written_over(false, false));
+  EXPECT_FALSE(is_written_over(false, true));
+  EXPECT_FALSE(is_written_over(true, false));
+  EXPECT_EQ(simt::take_report(), "");
+}
+
 struct KernelForTheCpuAlone {
   static void cpu() {}
 };
