@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <thread>
 
 #include "checkpoint_files.h"
@@ -358,6 +359,18 @@ TEST(Together, TheLowestRanksErrorIsEveryRanks) {
     EXPECT_THAT(gather_words(&group, {rank, rank * 10}), ElementsAre(0, 0, 1, 10, 2, 20));
   });
   EXPECT_EQ(verdicts.common(3), "[op] on rank 1: one");
+}
+
+TEST(Together, BytesAreRankZerosOnceTheyAreShared) {
+  run_ranks(3, [](Communicator& group) {
+    for (int step = 0; step < 20; ++step) {
+      std::vector<int32_t> numbers(65'537);
+      if (group.rank() == 0) std::iota(numbers.begin(), numbers.end(), step);
+      share_bytes(&group, numbers.data(), numbers.size() * sizeof(int32_t));
+      const int32_t last = numbers.back();
+      EXPECT_EQ(last, 65'536 + step);
+    }
+  });
 }
 
 TEST(Together, WhatIsNoErrorOfOursBecomesOne) {

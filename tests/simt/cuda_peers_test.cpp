@@ -2,6 +2,7 @@
 // suites of collectives cannot tell late from never.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -85,6 +86,26 @@ TEST_F(CudaPeersOfThreads, AWaitForATellIsNotForThoseThatFollow) {
     gate.open();
     EXPECT_TRUE(comes_to_its_end(1));
   }
+}
+
+// What it would wait for has not been put on the other's stream before that.
+TEST_F(CudaPeersOfThreads, AWaitForTheRankBeforeHoldsTheHostUntilItHasTold) {
+  connect(2);
+  peers_[1]->tell_next(streams_[1]);
+  std::atomic<bool> begun{false};
+  std::thread waiting([&] {
+    begun.store(true);
+    peers_[1]->wait_for_before(streams_[1]);
+  });
+  while (!begun.load()) std::this_thread::yield();
+  std::this_thread::sleep_for(milliseconds(20));  // for it to come there first, as it mostly will
+  const Gate gate(kDevice);
+  gate.hold(streams_[0]);
+  peers_[0]->tell_next(streams_[0]);
+  waiting.join();
+  EXPECT_FALSE(comes_to_its_end(1));
+  gate.open();
+  EXPECT_TRUE(comes_to_its_end(1));
 }
 
 }  // namespace

@@ -17,84 +17,122 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-FOLDERS = ["kernels/cuda/*.cu", "kernels/cuda/*.cuh", "comm/cuda_*.cpp", "comm/nccl_transport.cpp",
-           "comm/collective.cpp", "comm/communicator.cpp", "nn/*.cpp"]
-BARRIER = re.compile(r"\b__syncthreads\(")
-EVENT = re.compile(
-    r"(\b[\w.]+(?:->\w+|\(\))*(?:\.|->)(?:wait(?:_for_before)?\((?!lock)|synchronize\()|"
-    r"\bcurrent_stream\([^()]*\)\.wait\(|(?<![.>\w])(?:wait_for|synchronize)\(|"
-    r"cuda::wait_for_word\().*\);$")
+FOLDERS = ["kernels", "core", "comm", "nn"]
+# Where ranks wait for each other by memory and sockets of the host alone.
+HOST_ONLY = re.compile(r"comm/(pair_streams|ring|shared_\w+|tcp_\w+)\.cpp")
+BARRIER = {re.compile(r"\b__syncthreads\("): None}
+# What waits, and what makes it ask first.
+CALL = (r"(?:[\w:]+(?:\([^()]*\))?(?:\.|->))*(?:cuda::)?"
+        r"(?:wait|wait_for|wait_for_before|wait_for_word|synchronize|drain|await_\w+)\((?!lock)|"
+        r"LOCKSTEP_CUDA_CHECK\(cuda(?:StreamSynchronize|StreamWaitEvent|EventSynchronize)\(")
+WAIT = {
+    # Of a call that may stand lines above, and that is still made.
+    re.compile(r"\.wait\(\);$"): r" >> Wait{PLACE};",
+    re.compile(rf"^(\s*(?:(?:if|for) \(.*\) )?)(?={CALL})"): r"\1if (!wait_is_away(PLACE)) ",
+    re.compile(r"(?=!(?:\w+(?:\.|->))?await_\w+\()"): r"!wait_is_away(PLACE) && ",
+    re.compile(r"\bwhile \((?=.*(?:!(?:\w+\.)?(?:done|has_passed)\(|== ncclInProgress))"):
+        r"while (!wait_is_away(PLACE) && ",
+}
+ASKS = """#include <cstdlib>
+#include <string>
+static bool wait_is_away(const std::string& place) {
+  static const char* without = std::getenv("SIMT_WITHOUT");
+  return without != nullptr && place == without;
+}
+namespace {
+struct Wait {
+  const char* place;
+};
+template <class Work>
+void operator>>(Work&& work, Wait wait) {
+  if (!wait_is_away(wait.place)) work.wait();
+}
+}  // namespace
+"""
+# Programs for ranks on the CPU alone, beside those of the emulator.
+HOST_TESTS = ["nn_collectives_test", "nn_checkpoint_group_test", "nn_checkpoint_shards_test", "nn_checkpoint_async_test",
+              "nn_comm_hooks_test", "nn_data_parallel_test", "nn_grad_scaler_test", "nn_join_test",
+              "nn_sharded_optimizer_test", "nn_stop_signal_test", "nn_sync_batch_norm_test", "comm_split_test"]
 # A part of the line, and why no test can miss it.
 KNOWN = {}
 MOST_KNOWN = 0.05
+# That a program may take: without a wait it may never end.
+SECONDS = 300
 
 
-def places(pattern, part):
-    for folder in FOLDERS:
-        for path in sorted(ROOT.glob(folder)):
-            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-                name = str(path.relative_to(ROOT))
-                if part in name and pattern.search(line.split("//")[0].rstrip()):
-                    yield name, number, line.strip()
+def places(patterns, parts):
+    """Name, number, text and pattern of each line in which one of the patterns is found."""
+    for path in sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.c*")):
+        name = str(path.relative_to(ROOT))
+        before = ""
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            code = line.split("//")[0].rstrip()
+            found = next((pattern for pattern in patterns if pattern.search(code)), None)
+            in_call = before.endswith(("(", ","))
+            before = code
+            wanted = not parts or any(part in f"{name}:{number}" for part in parts)
+            if found and wanted and not in_call and not HOST_ONLY.fullmatch(name):
+                yield name, number, line, found
 
 
-def tests_of(build, first):
+def tests_of(build, first, host_tests):
     """The programs, those that cover most of these waits first."""
     all_tests = {path.name: path for path in (build / "tests" / "simt").glob("simt_*_test")}
     if not all_tests:
         sys.exit(f"want a folder in which simt_tests was built, and there are no tests in {build}/tests/simt")
     del all_tests["simt_emulator_test"]
     chosen = [all_tests.pop(f"simt_{name}_test") for name in first]
-    return chosen + [all_tests[name] for name in sorted(all_tests)]
+    return chosen + [build / "tests" / name for name in host_tests] + [all_tests[name] for name in sorted(all_tests)]
 
 
 def run(test, test_filter, environment):
     environment = dict(os.environ, OMP_NUM_THREADS="1", **environment)
-    return subprocess.run([test, "--gtest_brief=1", "--gtest_fail_fast", f"--gtest_filter={test_filter}"],
+    return subprocess.run([test, "--gtest_fail_fast", f"--gtest_filter={test_filter}"],
                           env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                          errors="replace", timeout=600, check=False)
+                          errors="replace", timeout=SECONDS, check=False)
 
 
-def first_to_fail(tests, without):
+def first_to_fail(tests, name, number):
     # As CMakeLists.txt has them: what wants the cache of blocks is run with it alone, some with and without.
     runs = [(test, "*", {"SIMT_CACHE": "1"}) for test in tests if re.search("streams|cuda_memory|graph", test.name)]
     runs += [(test, "-CachedMemory*", {}) for test in tests]
+    # Those of the same name before those of the same folder, and these before all others.
+    folder, *_ = pathlib.Path(name).parts
+    words = {pathlib.Path(name).stem, pathlib.Path(name).parent.name} - {"cuda", folder}
+    runs.sort(key=lambda one: (not any(word in one[0].name for word in words), not one[0].name.startswith(folder)))
     for test, test_filter, environment in runs:
         try:
-            done = run(test, test_filter, dict(environment, SIMT_WITHOUT=without))
+            done = run(test, test_filter, dict(environment, SIMT_WITHOUT=f"/{name}:{number}"))
         except subprocess.TimeoutExpired:
             return f"{test.name} (it did not end)"
         if done.returncode == 0:
             continue
-        failed = re.search(r"\[  FAILED  \] ([^\s,]+)", done.stdout)
-        if failed is None:
-            return f"{test.name} ended with {done.returncode}"
-        if run(test, failed.group(1), environment).returncode != 0:
-            sys.exit(f"want tests that pass: {failed.group(1)} of {test.name} fails with all waits in place")
-        return f"{test.name} {failed.group(1)}"
+        failed = re.findall(r"\[  FAILED  \] ([^\s,]+)", done.stdout)[:1]
+        # The last that began, where that ended the program.
+        failed = (failed or re.findall(r"\[ RUN      \] (\S+)", done.stdout))[-1]
+        if run(test, failed, environment).returncode != 0:
+            sys.exit(f"want tests that pass: {failed} of {test.name} fails with all waits in place")
+        return f"{test.name} {failed}"
     return None
 
 
 def with_optional_waits(build):
     """Builds a copy of the sources in which each wait asks SIMT_WITHOUT first. Returns its folder."""
     copy, tree = build / "without" / "source", build / "without" / "build"
+    texts = {}
+    for name, number, line, pattern in places(WAIT, []):
+        text = texts.setdefault(name, (ROOT / name).read_text(encoding="utf-8").splitlines())
+        code = line.split("//")[0].rstrip()
+        text[number - 1] = pattern.sub(WAIT[pattern].replace("PLACE", f'"/{name}:{number}"'), code, count=1)
     copy.mkdir(parents=True, exist_ok=True)
-    subprocess.run(["rsync", "-a", "--delete", "--exclude=/build", "--exclude=/.git", f"{ROOT}/", copy],
-                   check=True)
-    lines = {}
-    for name, number, _ in places(EVENT, ""):
-        text = lines.setdefault(name, (copy / name).read_text(encoding="utf-8").splitlines())
-        at = EVENT.search(text[number - 1].split("//")[0].rstrip()).start()
-        line = text[number - 1]
-        text[number - 1] = f'{line[:at]}if (!wait_is_away("/{name}:{number}")) {line[at:]}'
-    for name, text in lines.items():
-        asks = ["#include <cstdlib>", "#include <string>",
-                "static bool wait_is_away(const std::string& place) {",
-                '  static const char* without = std::getenv("SIMT_WITHOUT");',
-                "  return without != nullptr && place == without;", "}"]
-        (copy / name).write_text("\n".join(asks + text) + "\n", encoding="utf-8")
+    subprocess.run(["rsync", "-a", "--delete", "--exclude=/build", "--exclude=/.git",
+                    *(f"--exclude=/{name}" for name in texts), f"{ROOT}/", copy], check=True)
+    for name, lines in texts.items():
+        text = ASKS + "\n".join(lines) + "\n"
+        if not (copy / name).exists() or (copy / name).read_text(encoding="utf-8") != text:
+            (copy / name).write_text(text, encoding="utf-8")
     for command in (["cmake", "--preset", "simt", "-S", copy, "-B", tree],
-                    ["cmake", "--build", tree, "--target", "simt_tests"]):
+                    ["cmake", "--build", tree, "--target", "simt_tests", *HOST_TESTS]):
         made = subprocess.run(command, cwd=copy, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                               text=True, check=False)
         if made.returncode != 0:
@@ -105,19 +143,20 @@ def with_optional_waits(build):
 def main():
     build = pathlib.Path(sys.argv[1]).resolve()
     what = sys.argv[2] if len(sys.argv) > 2 else "both"
-    part = sys.argv[3] if len(sys.argv) > 3 else ""
+    parts = sys.argv[3:]
     if shutil.which("rsync") is None and what != "barriers":
         sys.exit("want rsync, which copies the sources")
     kinds = []
     if what != "events":
-        kinds.append((BARRIER, tests_of(build, ["kernels", "places", "norms", "attention"])))
+        kinds.append((BARRIER, tests_of(build, ["kernels", "places", "norms", "attention"], [])))
     if what != "barriers":
-        kinds.append((EVENT, tests_of(with_optional_waits(build),
-                                      ["streams", "collectives", "nccl", "data_parallel"])))
+        kinds.append((WAIT, tests_of(with_optional_waits(build),
+                                      ["streams", "collectives", "nccl", "data_parallel"], HOST_TESTS)))
     total, known, missing = 0, 0, []
-    for pattern, tests in kinds:
-        for name, number, line in places(pattern, part):
-            who = first_to_fail(tests, f"/{name}:{number}")
+    for patterns, tests in kinds:
+        for name, number, line, _ in places(patterns, parts):
+            line = line.strip()
+            who = first_to_fail(tests, name, number)
             reason = next((why for text, why in KNOWN.items() if text in f"{name}: {line}"), None)
             print(f"{name}:{number} {line}\n    " + (f"missed by {who}" if who else
                                                      f"missed by nobody: {reason or 'why?'}"), flush=True)

@@ -451,6 +451,22 @@ TEST_F(Streams, CopyToPinnedMemoryWhileTheHostGoesOn) {
   });
 }
 
+// The CPU has one stream: its thread.
+TEST_F(Streams, OfTheCpuWaitForADevicesEventOnTheHost) {
+  in_every_schedule([] {
+    const Stream side = Stream::create(kDevice);
+    const Memory x = floats();
+    fill(x, 5);
+    side.wait(current_stream(kDevice).record());
+    const Memory host = allocate_pinned(kCount * sizeof(float));
+    auto* numbers = static_cast<float*>(host.get());
+    std::fill(numbers, numbers + kCount, 7.0f);
+    copy_async(host.get(), x.get(), kCount * sizeof(float), side);
+    current_stream(kCpu).wait(side.record());
+    EXPECT_THAT(std::vector<float>(numbers, numbers + kCount), Each(5.0f));
+  });
+}
+
 // A copy of pinned memory goes on after CUDA's call has returned, but not after transfer() has.
 TEST_F(Streams, HaveCopiedPinnedMemoryOnceATransferReturns) {
   in_every_schedule([] {
