@@ -158,6 +158,23 @@ TEST_F(CudaLosses, MemoryGoesBackWhenNobodyHasItMapped) {
   EXPECT_EQ(ends, std::vector<int>(2, 0));
 }
 
+// Rank 1's part comes late, and rank 0 leaves at once.
+TEST_F(CudaLosses, WhoLeavesInOrderHasItsLastCollectiveWhole) {
+  const auto ends = run_joining(2, [&](int rank, const Connect& connect) {
+    auto comm = connect(options_on(kFirst, "cuda", seconds(60)));
+    const auto x = comm->allocate(kBytes, kFirst);
+    reduce(*comm, x).wait();
+    Stream(kFirst).synchronize();
+    if (rank == 1) queue_much(kFirst);
+    fill(x, kFirst, rank + 1.0);
+    reduce(*comm, x).wait();
+    if (rank == 1) Stream(kFirst).synchronize();
+    comm = nullptr;
+    EXPECT_THAT(values_of(x, kFirst), Each(3.0f));
+  });
+  EXPECT_EQ(ends, std::vector<int>(2, 0));
+}
+
 // Where a rank that had died, or its group, would say nothing of the last collective.
 TEST_F(CudaLosses, ABarrierThatPassesSaysThatAllDevicesHaveFinished) {
   const auto ends = run_processes(3, 2, "cuda", seconds(60), [](Communicator& comm) {

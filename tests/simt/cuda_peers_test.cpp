@@ -64,6 +64,18 @@ TEST_F(CudaPeersOfThreads, WhoLeavesWaitsUntilTheOthersStreamsHavePassed) {
   EXPECT_TRUE(peers_[1]->await_passed(deadline_after(milliseconds(30'000))));
 }
 
+// What a rank is about to put on its stream has no mark there yet.
+TEST_F(CudaPeersOfThreads, WhoLeavesWaitsForARankThatIsAtACall) {
+  connect(2);
+  peers_[0]->begin();
+  peers_[1]->end();
+  transports_[1]->leave({ErrorCode::kPeerLost, "leave", "it has had enough"});
+  EXPECT_FALSE(peers_[1]->await_passed(deadline_after(milliseconds(50))));
+  peers_[0]->pass(streams_[0]);
+  dynamic_cast<SharedGroup&>(*transports_[0]).stop_touching();
+  EXPECT_TRUE(peers_[1]->await_passed(deadline_after(milliseconds(30'000))));
+}
+
 // Of n ranks, one is n steps ahead of the next at most, and has told of as many besides the one
 // that the next waits for.
 TEST_F(CudaPeersOfThreads, AWaitForATellIsNotForThoseThatFollow) {
