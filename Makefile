@@ -23,6 +23,7 @@ CMAKE_ARGS ?=
 FUZZ_RUNS ?= 200000
 KILLS ?= 500
 MODELS ?= 2000
+WAITS ?=
 FUZZERS ?= $(patsubst tests/fuzz/%.cpp,%,$(wildcard tests/fuzz/fuzz_*.cpp))
 
 BIN := build/$(PRESET)/bin
@@ -143,6 +144,14 @@ check-barriers: ## the eighth part: proves that what meets in a CUDA block is fr
 	@echo "check: barriers"
 	@python3 tests/cuda/prove_barriers.py build/$(PRESET)
 
+# By itself, for it takes hours. What it builds of a copy of the sources lies in build/simt/without.
+.PHONY: check-waits
+check-waits: ## takes each barrier and each wait for a device or rank away: does a test miss it? (WAITS)
+	@$(call set_up,build check simt)
+	@$(call build,simt,simt_tests)
+	@echo "check: waits"
+	@python3 tests/simt/remove_waits.py build/simt both $(WAITS)
+
 .PHONY: gpu-test
 gpu-test: ## CUDA's tests on this machine's devices, without one it fails, then all others (GPU_TEST_ARGS)
 	@$(call set_up,build data simt)
@@ -197,5 +206,5 @@ help: ## prints this
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 	@echo
 	@echo "variables: PRESET JOBS RANKS EPOCHS OUT TRANSPORTS TRAIN_ARGS BENCH_ARGS"
-	@echo "           BENCH_TRAIN_ARGS CTEST_ARGS CMAKE_ARGS FUZZ_RUNS KILLS MODELS"
+	@echo "           BENCH_TRAIN_ARGS CTEST_ARGS CMAKE_ARGS FUZZ_RUNS KILLS MODELS WAITS"
 	@echo "           GPU_TEST_ARGS GPU_BENCH_ARGS, as in: make train EPOCHS=1 RANKS=1"

@@ -5,7 +5,7 @@
 #   third_party/install.sh data     Fashion-MNIST and a list of words, for the examples that train on them
 #   third_party/install.sh simt     Boost.Context, by which the tests run CUDA kernels on a CPU
 #   third_party/install.sh check    clang-format and clang-tidy, of the versions that CONTRIBUTING.md names,
-#                                   clang with libFuzzer, and venv for a verifier from PyPI
+#                                   clang with libFuzzer, venv for a verifier from PyPI, and rsync
 #
 # Groups may be given together; without one it is `build`. Where there is no apt it says so and ends
 # well: CMake then takes what the system has, and fetches or names the rest.
@@ -18,7 +18,7 @@ build+=(python3-xxhash)  # a test reads checkpoints by another program
 build+=(iproute2)  # tests make hosts of network namespaces by ip and tc
 data=(dataset-fashion-mnist miscfiles)
 simt=(libboost-context-dev)
-check=(python3-venv clang-format-14 clang-tidy-16 clang-16 libclang-rt-16-dev libomp-16-dev)
+check=(python3-venv rsync clang-format-14 clang-tidy-16 clang-16 libclang-rt-16-dev libomp-16-dev)
 
 wanted=()
 for group in "${@:-build}"; do

@@ -5,10 +5,13 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <cmath>
 #include <cstdlib>
+#include <thread>
 
 #include "device_checks.h"
+#include "gate.h"
 #include "lockstep/comm/costs.h"
 #include "nccl_faults.h"
 #include "nccl_ranks.h"
@@ -303,6 +306,59 @@ TEST(NcclChoice, MoreCollectivesThanAStreamHasRoomFor) {
     }
     for (Work& work : works) work.wait();
     EXPECT_EQ(from_device(comm.device(), x, 16), bytes_of(std::vector<int64_t>{1, 0}));
+  });
+}
+
+// Holds rank 0's stream up, until a moment after it was told to open.
+class LateDevice {
+ public:
+  ~LateDevice() {
+    if (opener_.joinable()) opener_.join();
+  }
+  void hold(const Communicator& comm) const {
+    if (comm.rank() == 0) gate_.hold(current_stream(comm.device()));
+  }
+  void open_soon(const Communicator& comm) {
+    if (comm.rank() != 0) return;
+    opener_ = std::thread([this] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      opened_.store(true);
+      gate_.open();
+    });
+  }
+  bool opened() const { return opened_.load(); }
+
+ private:
+  const Gate gate_{device_at(0)};
+  std::atomic<bool> opened_{false};
+  std::thread opener_;
+};
+
+TEST(NcclChoice, ABarrierPassesOnceAllDevicesHaveFinished) {
+  LOCKSTEP_WANT_DEVICES(2);
+  LateDevice late;
+  on_devices({0, 1}, "nccl", [&](Communicator& comm) {
+    const auto x = on_device(comm.device(), bytes_of(std::vector<int64_t>{1}));
+    late.hold(comm);
+    comm.all_reduce(x.get(), x.get(), 1, DType::kI64, ReduceOp::kMax).wait();
+    late.open_soon(comm);
+    comm.barrier().wait();
+    EXPECT_TRUE(late.opened());
+  });
+}
+
+// A stream has room for so many launches, and the host hangs at the next: 256 are fewer.
+TEST(NcclChoice, NoMoreThanAStreamHasRoomForAreOnTheirWay) {
+  LOCKSTEP_WANT_DEVICES(2);
+  LateDevice late;
+  on_devices({0, 1}, "nccl", [&](Communicator& comm) {
+    const auto x = on_device(comm.device(), bytes_of(std::vector<int64_t>{1}));
+    late.hold(comm);
+    for (int i = 0; i < 258; ++i) {
+      if (i == 250) late.open_soon(comm);
+      comm.all_reduce(x.get(), x.get(), 1, DType::kI64, ReduceOp::kMax).wait();
+    }
+    EXPECT_TRUE(late.opened());
   });
 }
 

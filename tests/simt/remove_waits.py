@@ -1,18 +1,27 @@
-"""Takes away one wait at a time and sees whether some test under the emulator misses it.
+"""Takes away one barrier or wait at a time and sees whether some test misses it.
 
-    remove_waits.py BUILD_FOLDER [barriers|events] [PART_OF_A_FILE'S_NAME]
+    remove_waits.py BUILD_FOLDER [both|barriers|events] [PART_OF_FILE:LINE ...]
 
 BUILD_FOLDER has the tests of the emulator (simt_tests) built in it. Barriers within kernels are left out
-by the emulator while a test runs (SIMT_WITHOUT). Waits of streams, of collectives and of the host are
-made optional, by the same variable, in a copy of the sources in BUILD_FOLDER/without, which is built
-once by the preset simt. Prints who missed each one, and fails where nobody missed one that KNOWN does
-not explain, or where KNOWN has more than 5 % of all.
+by the emulator while a test runs (SIMT_WITHOUT). What waits for a stream, an event, a collective or what
+another rank does with a device is made optional, by the same variable, in a copy of the sources in
+BUILD_FOLDER/without, which is built by the preset simt. What waits for threads, processes and sockets of
+the host alone is left as it is, and headers are not looked at.
+
+A collective whose wait is away is still made. Nothing waits where a Work ends: the group's thread runs it
+beside what comes next, on buffers that may be gone by then. A test that ends its program, or never ends,
+has missed the wait as well.
+
+Runs the emulator's programs and, for waits, those for ranks on the CPU (HOST_TESTS), until one fails that
+passes with everything in place. Prints who missed each one, and fails where nobody missed one that KNOWN
+does not explain, or where KNOWN has more than 5 % of all. All of it takes hours.
 """
 
 import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -50,11 +59,15 @@ void operator>>(Work&& work, Wait wait) {
 }  // namespace
 """
 # Programs for ranks on the CPU alone, beside those of the emulator.
-HOST_TESTS = ["nn_collectives_test", "nn_checkpoint_group_test", "nn_checkpoint_shards_test", "nn_checkpoint_async_test",
-              "nn_comm_hooks_test", "nn_data_parallel_test", "nn_grad_scaler_test", "nn_join_test",
-              "nn_sharded_optimizer_test", "nn_stop_signal_test", "nn_sync_batch_norm_test", "comm_split_test"]
+HOST_TESTS = ["comm_split_test", "nn_checkpoint_async_test", "nn_checkpoint_group_test",
+              "nn_checkpoint_shards_test", "nn_collectives_test", "nn_comm_hooks_test", "nn_data_parallel_test",
+              "nn_grad_scaler_test", "nn_join_test", "nn_sharded_optimizer_test", "nn_stop_signal_test",
+              "nn_sync_batch_norm_test"]
 # A part of the line, and why no test can miss it.
-KNOWN = {}
+KNOWN = {
+    "kernels/cpu/onednn.cpp: stream.wait();":
+        "oneDNN's documentation asks for it, but on a CPU with OpenMP a primitive has ended when it returns",
+}
 MOST_KNOWN = 0.05
 # That a program may take: without a wait it may never end.
 SECONDS = 300
@@ -75,42 +88,55 @@ def places(patterns, parts):
                 yield name, number, line, found
 
 
-def tests_of(build, first, host_tests):
+def tests_of(build, first):
     """The programs, those that cover most of these waits first."""
     all_tests = {path.name: path for path in (build / "tests" / "simt").glob("simt_*_test")}
     if not all_tests:
         sys.exit(f"want a folder in which simt_tests was built, and there are no tests in {build}/tests/simt")
     del all_tests["simt_emulator_test"]
     chosen = [all_tests.pop(f"simt_{name}_test") for name in first]
-    return chosen + [build / "tests" / name for name in host_tests] + [all_tests[name] for name in sorted(all_tests)]
+    return chosen + [all_tests[name] for name in sorted(all_tests)]
 
 
 def run(test, test_filter, environment):
+    """Its status, None where it did not end, and what it says of its tests."""
     environment = dict(os.environ, OMP_NUM_THREADS="1", **environment)
-    return subprocess.run([test, "--gtest_fail_fast", f"--gtest_filter={test_filter}"],
-                          env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                          errors="replace", timeout=SECONDS, check=False)
+    with subprocess.Popen([test, "--gtest_fail_fast", f"--gtest_filter={test_filter}"], env=environment,
+                          stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, errors="replace",
+                          start_new_session=True) as process:
+        try:
+            output, _ = process.communicate(timeout=SECONDS)
+            return process.returncode, output
+        except subprocess.TimeoutExpired:
+            return None, ""
+        finally:
+            # With the processes that a test has started.
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
 
 
 def first_to_fail(tests, name, number):
     # As CMakeLists.txt has them: what wants the cache of blocks is run with it alone, some with and without.
-    runs = [(test, "*", {"SIMT_CACHE": "1"}) for test in tests if re.search("streams|cuda_memory|graph", test.name)]
+    cached = [test for test in tests if re.search("streams|cuda_memory|graph", test.name)]
+    runs = [(test, "*", {"SIMT_CACHE": "1"}) for test in cached]
     runs += [(test, "-CachedMemory*", {}) for test in tests]
     # Those of the same name before those of the same folder, and these before all others.
     folder, *_ = pathlib.Path(name).parts
     words = {pathlib.Path(name).stem, pathlib.Path(name).parent.name} - {"cuda", folder}
-    runs.sort(key=lambda one: (not any(word in one[0].name for word in words), not one[0].name.startswith(folder)))
+    runs.sort(key=lambda one: (not any(word in one[0].name for word in words),
+                               not one[0].name.startswith(folder)))
     for test, test_filter, environment in runs:
-        try:
-            done = run(test, test_filter, dict(environment, SIMT_WITHOUT=f"/{name}:{number}"))
-        except subprocess.TimeoutExpired:
-            return f"{test.name} (it did not end)"
-        if done.returncode == 0:
+        status, output = run(test, test_filter, dict(environment, SIMT_WITHOUT=f"/{name}:{number}"))
+        if status == 0:
             continue
-        failed = re.findall(r"\[  FAILED  \] ([^\s,]+)", done.stdout)[:1]
+        if status is None:
+            return f"{test.name} (it did not end)"
+        failed = re.findall(r"\[  FAILED  \] ([^\s,]+)", output)[:1]
         # The last that began, where that ended the program.
-        failed = (failed or re.findall(r"\[ RUN      \] (\S+)", done.stdout))[-1]
-        if run(test, failed, environment).returncode != 0:
+        failed = (failed or re.findall(r"\[ RUN      \] (\S+)", output))[-1]
+        if run(test, failed, environment)[0] != 0:
             sys.exit(f"want tests that pass: {failed} of {test.name} fails with all waits in place")
         return f"{test.name} {failed}"
     return None
@@ -148,10 +174,11 @@ def main():
         sys.exit("want rsync, which copies the sources")
     kinds = []
     if what != "events":
-        kinds.append((BARRIER, tests_of(build, ["kernels", "places", "norms", "attention"], [])))
+        kinds.append((BARRIER, tests_of(build, ["kernels", "places", "norms", "attention"])))
     if what != "barriers":
-        kinds.append((WAIT, tests_of(with_optional_waits(build),
-                                      ["streams", "collectives", "nccl", "data_parallel"], HOST_TESTS)))
+        copy = with_optional_waits(build)
+        tests = tests_of(copy, ["streams", "collectives", "nccl", "data_parallel"])
+        kinds.append((WAIT, tests + [copy / "tests" / name for name in HOST_TESTS]))
     total, known, missing = 0, 0, []
     for patterns, tests in kinds:
         for name, number, line, _ in places(patterns, parts):
@@ -165,7 +192,7 @@ def main():
             if who is None and reason is None:
                 missing.append(f"{name}:{number}")
     print(f"{total} waits, {known} explained, {len(missing)} that no test misses")
-    sys.exit(1 if missing or known > MOST_KNOWN * total else 0)
+    sys.exit(1 if missing or (known > MOST_KNOWN * total and not parts) else 0)
 
 
 if __name__ == "__main__":
