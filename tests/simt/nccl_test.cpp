@@ -347,6 +347,20 @@ TEST(NcclChoice, ABarrierPassesOnceAllDevicesHaveFinished) {
   });
 }
 
+TEST(NcclChoice, WhoLeavesInOrderHasFinishedItsCollectives) {
+  LOCKSTEP_WANT_DEVICES(2);
+  LateDevice late;
+  on_devices({0, 1}, "nccl", [&](Communicator& comm) {
+    std::shared_ptr<Communicator> again = comm.duplicate();
+    const auto x = on_device(comm.device(), bytes_of(std::vector<int64_t>{1}));
+    late.hold(comm);
+    again->all_reduce(x.get(), x.get(), 1, DType::kI64, ReduceOp::kMax).wait();
+    late.open_soon(comm);
+    again = nullptr;
+    EXPECT_TRUE(late.opened());
+  });
+}
+
 // A stream has room for so many launches, and the host hangs at the next: 256 are fewer.
 TEST(NcclChoice, NoMoreThanAStreamHasRoomForAreOnTheirWay) {
   LOCKSTEP_WANT_DEVICES(2);
