@@ -123,18 +123,17 @@ def first_to_fail(tests, name, number):
     cached = [test for test in tests if re.search("streams|cuda_memory|graph", test.name)]
     runs = [(test, "*", {"SIMT_CACHE": "1"}) for test in cached]
     runs += [(test, "-CachedMemory*", {}) for test in tests]
-    # Those of the same name before those of the same folder, and these before all others.
+    # Those of the same folder before all others, and of these those of the same name.
     folder, *_ = pathlib.Path(name).parts
     words = {pathlib.Path(name).stem, pathlib.Path(name).parent.name} - {"cuda", folder}
-    runs.sort(key=lambda one: (not any(word in one[0].name for word in words),
-                               not one[0].name.startswith(folder)))
+    runs.sort(key=lambda one: (not one[0].name.startswith(folder), not any(word in one[0].name for word in words)))
     for test, test_filter, environment in runs:
         status, output = run(test, test_filter, dict(environment, SIMT_WITHOUT=f"/{name}:{number}"))
         if status == 0:
             continue
         failed = re.findall(r"\[  FAILED  \] ([^\s,]+)", output)[:1]
         # The last that began, where that ended the program, or did not end.
-        failed = (failed or re.findall(r"\[ RUN      \] (\S+)", output))[-1]
+        failed = (failed or re.findall(r"\[ RUN      \] (\S+)", output) or ["*"])[-1]
         if run(test, failed, environment)[0] != 0:
             sys.exit(f"want tests that pass: {failed} of {test.name} fails with all waits in place")
         again = status is None and run(test, failed, dict(environment, SIMT_WITHOUT=f"/{name}:{number}"))
