@@ -91,7 +91,7 @@ TEST(Language, WarpsMatch) {
 template <class T>
 __global__ void shuffle(T* out, int width, unsigned by) {
   const unsigned t = threadIdx.x;
-  const auto value = static_cast<T>(t + 0.5);
+  const auto value = static_cast<T>(t + 0.25);
   out[t] = __shfl_sync(kAll, value, static_cast<int>(by), width);
   out[32 + t] = __shfl_up_sync(kAll, value, by, width);
   out[64 + t] = __shfl_down_sync(kAll, value, by, width);
@@ -116,7 +116,7 @@ void expect_shuffles() {
         if (form == 1 && t >= first + by) from = t - by;
         if (form == 2 && t + by < first + width) from = t + by;
         if (form == 3 && (t ^ by) < first + width) from = t ^ by;  // of groups before it too
-        EXPECT_EQ(out[i], static_cast<T>(from + 0.5)) << width << " " << by << " " << i;
+        EXPECT_EQ(out[i], static_cast<T>(from + 0.25)) << width << " " << by << " " << i;
       }
     }
   }
